@@ -1,0 +1,1 @@
+"""The PyTorch backend: CUDA, and the CPU through plain torch ops."""
