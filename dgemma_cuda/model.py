@@ -95,7 +95,9 @@ def soft_embedding(model: Model, probabilities: Tensor) -> Tensor:
 
 def _feed_forward(layer: Layer, x: Tensor, model: Model) -> Tensor:
     eps = model.config.rms_norm_eps
-    dense = rms_norm(layer.mlp(rms_norm(x, layer.pre_feedforward_layernorm, eps)), layer.post_feedforward_layernorm_1, eps)
+    dense = rms_norm(
+        layer.mlp(rms_norm(x, layer.pre_feedforward_layernorm, eps)), layer.post_feedforward_layernorm_1, eps
+    )
     sparse = moe(layer.moe, x, rms_norm(x, layer.pre_feedforward_layernorm_2, eps))
     sparse = rms_norm(sparse, layer.post_feedforward_layernorm_2, eps)
     return x + rms_norm(dense + sparse, layer.post_feedforward_layernorm, eps)

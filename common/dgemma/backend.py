@@ -45,7 +45,7 @@ class Context(Protocol):
         """Tokens in the cache; the next token encoded stands at this position."""
 
     def settle(self) -> None:
-        """Declare what is cached final: sliding layers may keep W - 1 keys and drop the rest."""
+        """Declare that what is cached will not be rolled back: sliding layers may drop all but the last W - 1 keys."""
 
     def truncate(self, length: int) -> bool:
         """Roll back to `length` tokens, exactly; False (and unchanged) where the keys needed are gone."""
@@ -91,7 +91,7 @@ Job = EncodeJob | DenoiseJob
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """For parity tests: `hidden` [T, H] behind the final norm; `logits` [T, V] softcapped, not divided by temperature."""
+    """For parity tests: `hidden` [T, H] behind the final norm; `logits` [T, V] softcapped, before temperature."""
 
     hidden: Float32s
     logits: Float32s
