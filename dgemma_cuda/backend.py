@@ -15,6 +15,7 @@ from dgemma.batch import Batch, lay_out
 from dgemma.checkpoint import Checkpoint
 from dgemma.config import ModelConfig
 from dgemma.errors import OutOfMemoryError, UnsupportedError
+from dgemma.memory import peak_resident_bytes
 from dgemma_cuda.cache import Context
 from dgemma_cuda.model import Model, hidden_states, soft_embedding
 from dgemma_cuda.vocab import Draws, predict, softcap
@@ -76,7 +77,7 @@ class Backend:
         """See `dgemma.backend.Backend`."""
         caches = sum(context.bytes for context in self._contexts)
         on_gpu = self._model.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated(self._model.device) if on_gpu else self._weights + caches
+        peak = torch.cuda.max_memory_allocated(self._model.device) if on_gpu else peak_resident_bytes()
         return MemoryUse(self._weights, caches, peak)
 
     def _run(self, batch: Batch) -> Tensor:
@@ -94,8 +95,9 @@ class Backend:
     def _predict(self, batch: Batch, logits: Tensor) -> Prediction:
         first = len(logits) - batch.canvas_rows
         signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
-        picks = predict(logits, self.config.final_logit_softcapping, self._draws(batch), first, signal_dtype)
-        self._keep_signals(batch, soft_embedding(self._model, logits[first:]))
+        cap = self.config.final_logit_softcapping
+        picks, signals = predict(logits, cap, self._draws(batch), first, signal_dtype)
+        self._keep_signals(batch, soft_embedding(self._model, signals))
         packed = torch.stack([picks.sampled, picks.argmax, picks.entropy.view(torch.int32)]).cpu().numpy()
         return Prediction(packed[0], packed[1], packed[2].view(np.float32))
 

@@ -37,11 +37,13 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
     return (logits.float() / cap).tanh_().mul_(cap)
 
 
-def predict(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype) -> Picks:
+def predict(
+    logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype
+) -> tuple[Picks, Tensor]:
     """Predict every row of raw `logits` [R, V].
 
-    Rows from `signal_from` are overwritten with the self-conditioning probabilities: a softmax of its own over the
-    processed logits rounded to `signal_dtype`.
+    Also the self-conditioning probabilities of the rows from `signal_from`, in the dtype of `logits`: a softmax of its
+    own over the processed logits rounded to `signal_dtype`. They take the place of the logits.
     """
     picks = []
     for start in range(0, len(logits), _ROWS):
@@ -51,7 +53,8 @@ def predict(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_d
             signal = scores[kept - start :].to(signal_dtype)
             logits[kept : rows.stop] = torch.softmax(signal, dim=-1, dtype=torch.float32).to(logits.dtype)
         picks.append(_pick(scores, draws.uniforms[rows], draws.greedy[rows]))
-    return Picks(*(torch.cat(parts) for parts in zip(*picks, strict=True)))
+    joined = Picks(*(torch.cat(parts) for parts in zip(*picks, strict=True)))
+    return joined, logits[signal_from:]
 
 
 def _pick(scores: Tensor, uniforms: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
