@@ -1,0 +1,1 @@
+"""DiffusionGemma on Apple silicon and NVIDIA cards: one core, one trajectory."""

@@ -45,7 +45,7 @@ class Context(Protocol):
         """Tokens in the cache; the next token encoded stands at this position."""
 
     def settle(self) -> None:
-        """Declare that what is cached will not be rolled back: older keys may be dropped (sliding layers keep W - 1)."""
+        """Declare that what is cached will not be rolled back: sliding layers may drop all but the last W - 1 keys."""
 
     def truncate(self, length: int) -> bool:
         """Roll back to `length` tokens, exactly; False (and unchanged) where the keys needed are gone."""
@@ -90,6 +90,14 @@ Job = EncodeJob | DenoiseJob
 
 
 @dataclass(frozen=True, slots=True)
+class Inspection:
+    """For parity tests: `hidden` [T, H] behind the final norm; `logits` [T, V] softcapped, before temperature."""
+
+    hidden: Float32s
+    logits: Float32s
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryUse:
     """Bytes on the device: weights, open caches, and the peak since the backend was opened."""
 
@@ -123,6 +131,9 @@ class Backend(Protocol):
         in one pass (commit of a canvas with the first step of the next). A context appears in at most one encode and
         one denoise job. A job's result does not depend on the others beyond float rounding.
         """
+
+    def inspect(self, job: Job) -> Inspection:
+        """One pass over one job with every hidden state and logit brought to the host; otherwise as `forward`."""
 
     def memory(self) -> MemoryUse:
         """Bytes in use on the device."""

@@ -1,0 +1,137 @@
+"""The text model: one stack of layers that serves the causal encoder and the canvas decoder row by row.
+
+A row's role decides its input, its mask and its `layer_scalar`; every weight is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dgemma.batch import Batch
+from dgemma.config import ModelConfig
+from dgemma_cuda.attention import Attention, attention, causal_mask, rotations
+from dgemma_cuda.cache import Context
+from dgemma_cuda.moe import MoE, geglu, moe
+from dgemma_cuda.norm import rms_norm
+from dgemma_cuda.quant import Embedding, Linear
+
+
+@dataclass(frozen=True, slots=True)
+class MLP:
+    """A gated MLP; `gate_up_proj` holds gate rows, then up rows."""
+
+    gate_up_proj: Linear
+    down_proj: Linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [N, H] -> [N, H]."""
+        return self.down_proj(geglu(self.gate_up_proj(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer; norms are float32 [H], `layer_scalar` [2] is the encoder's, then the decoder's."""
+
+    self_attn: Attention
+    mlp: MLP
+    moe: MoE
+    input_layernorm: Tensor
+    post_attention_layernorm: Tensor
+    pre_feedforward_layernorm: Tensor
+    post_feedforward_layernorm: Tensor
+    post_feedforward_layernorm_1: Tensor
+    post_feedforward_layernorm_2: Tensor
+    pre_feedforward_layernorm_2: Tensor
+    layer_scalar: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SelfConditioning:
+    """The gated MLP that turns the soft embedding of the previous step into an addition to the canvas."""
+
+    pre_norm: Tensor
+    mlp: MLP
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """All text weights on one device; `embed_scale` is sqrt(H) rounded to the weight dtype."""
+
+    config: ModelConfig
+    embed_tokens: Embedding
+    embed_scale: float
+    self_conditioning: SelfConditioning
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    dtype: torch.dtype
+    device: torch.device
+
+
+def hidden_states(model: Model, batch: Batch) -> Tensor:
+    """The final-normed states [N, H] of all rows; keys and values are written, lengths are left alone."""
+    x = _embed(model, batch)
+    roles = torch.zeros(len(x), dtype=torch.long, device=model.device)
+    roles[batch.causal :] = 1
+    positions = torch.from_numpy(batch.positions).to(model.device, non_blocking=True)
+    shapes = {layer.self_attn.shape.kind: layer.self_attn.shape for layer in model.layers}
+    turns = {kind: rotations(shape, positions, model.dtype) for kind, shape in shapes.items()}
+    masks = {kind: _masks(model, batch, kind) for kind in shapes}
+    for index, layer in enumerate(model.layers):
+        kind = layer.self_attn.shape.kind
+        h = rms_norm(x, layer.input_layernorm, model.config.rms_norm_eps)
+        h = attention(layer.self_attn, index, h, turns[kind], batch.segments, masks[kind])
+        x = _feed_forward(layer, x + rms_norm(h, layer.post_attention_layernorm, model.config.rms_norm_eps), model)
+        x = x * layer.layer_scalar[roles, None]
+    return rms_norm(x, model.norm, model.config.rms_norm_eps)
+
+
+def soft_embedding(model: Model, probabilities: Tensor) -> Tensor:
+    """Mixture of embeddings [L, H] by `probabilities` [L, V] in the weight dtype, scaled like a lookup."""
+    return model.embed_tokens.mix(probabilities) * model.embed_scale
+
+
+def _feed_forward(layer: Layer, x: Tensor, model: Model) -> Tensor:
+    eps = model.config.rms_norm_eps
+    dense = rms_norm(
+        layer.mlp(rms_norm(x, layer.pre_feedforward_layernorm, eps)), layer.post_feedforward_layernorm_1, eps
+    )
+    sparse = moe(layer.moe, x, rms_norm(x, layer.pre_feedforward_layernorm_2, eps))
+    sparse = rms_norm(sparse, layer.post_feedforward_layernorm_2, eps)
+    return x + rms_norm(dense + sparse, layer.post_feedforward_layernorm, eps)
+
+
+def _embed(model: Model, batch: Batch) -> Tensor:
+    tokens = torch.from_numpy(batch.tokens).to(model.device, non_blocking=True)
+    x = model.embed_tokens.rows(tokens) * model.embed_scale
+    if batch.canvas_rows == 0:
+        return x
+    canvas = x[batch.causal :]
+    if any(_signal(segment.context) is not None for segment in batch.canvases):
+        canvas = canvas + _self_condition(model, batch)
+    return torch.cat([x[: batch.causal], rms_norm(canvas, None, model.config.rms_norm_eps)])
+
+
+def _self_condition(model: Model, batch: Batch) -> Tensor:
+    soft = torch.zeros(batch.canvas_rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    for segment in batch.canvases:
+        if (signal := _signal(segment.context)) is not None:
+            soft[segment.start - batch.causal :][: segment.rows] = signal
+    normed = rms_norm(soft, model.self_conditioning.pre_norm, model.config.rms_norm_eps)
+    return model.self_conditioning.mlp(normed)
+
+
+def _signal(context: object) -> Tensor | None:
+    assert isinstance(context, Context)
+    return context.signal
+
+
+def _masks(model: Model, batch: Batch, kind: str) -> list[Tensor | None]:
+    window = model.config.sliding_window if kind == "sliding_attention" else None
+    reach = 0 if window is None else window - 1
+    return [
+        causal_mask(segment, 0 if window is None else max(0, segment.position - reach), window, model.device)
+        for segment in batch.segments
+    ]

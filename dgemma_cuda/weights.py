@@ -1,0 +1,139 @@
+"""From a checked checkpoint to a model on a device: reading, casting, fusing gate and up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from dgemma.checkpoint import Checkpoint
+from dgemma.config import LayerShape, ModelConfig
+from dgemma.errors import CheckpointError, UnsupportedError
+from dgemma.names import DECODER, EMBEDDING, ENCODER, Plan
+from dgemma_cuda.attention import Attention
+from dgemma_cuda.model import MLP, Layer, Model, SelfConditioning
+from dgemma_cuda.moe import MoE, Router
+from dgemma_cuda.quant import Embedding, Experts, Linear
+
+
+def load_model(checkpoint: Checkpoint, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Model:
+    """Read every text tensor; norms and router scales become float32, the rest `dtype`."""
+    if checkpoint.quantization is not None:
+        raise UnsupportedError("Quantized weights do not run on the cuda backend yet.", "Use --backend mlx.")
+    plan = checkpoint.plan(config)
+    with Reader(checkpoint, plan, device, dtype) as read:
+        read.check_duplicates()
+        return Model(
+            config=config,
+            embed_tokens=Embedding(read(EMBEDDING)),
+            embed_scale=torch.tensor(config.hidden_size**0.5).to(dtype).item(),
+            self_conditioning=_self_conditioning(read),
+            layers=tuple(_layer(read, config, index, shape) for index, shape in enumerate(config.layers)),
+            norm=read.exact(DECODER + "norm.weight"),
+            dtype=dtype,
+            device=device,
+        )
+
+
+class Reader:
+    """Reads canonical tensors out of memory-mapped shards; a context manager."""
+
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
+        self._checkpoint, self._plan = checkpoint, plan
+        self._device, self._dtype = device, dtype
+        self._files: dict[Path, Any] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def __call__(self, name: str) -> Tensor:
+        """The tensor in the model's dtype."""
+        return self._assembled(name).to(self._device, self._dtype)
+
+    def exact(self, name: str) -> Tensor:
+        """The tensor in float32."""
+        return self._assembled(name).to(self._device, torch.float32)
+
+    def check_duplicates(self) -> None:
+        """Stored copies of tied tensors must equal their twins."""
+        for copy, original in self._plan.duplicates.items():
+            if not torch.equal(self._stored(copy), self._assembled(original)):
+                raise CheckpointError(
+                    f"{copy} differs from {original}, with which it is tied.", "The weights are damaged."
+                )
+
+    def _assembled(self, name: str) -> Tensor:
+        return self._plan.sources[name].assemble(self._stored, torch.cat, torch.stack)
+
+    def _stored(self, name: str) -> Tensor:
+        shard = self._checkpoint.info(name).shard
+        if shard not in self._files:
+            self._files[shard] = self._stack.enter_context(safe_open(shard, framework="pt"))
+        tensor: Tensor = self._files[shard].get_tensor(name)
+        return tensor
+
+
+def _self_conditioning(read: Reader) -> SelfConditioning:
+    prefix = DECODER + "self_conditioning."
+    return SelfConditioning(read.exact(prefix + "pre_norm.weight"), _mlp(read, prefix))
+
+
+def _mlp(read: Reader, prefix: str) -> MLP:
+    gate_up = torch.cat([read(prefix + "gate_proj.weight"), read(prefix + "up_proj.weight")])
+    return MLP(Linear(gate_up), Linear(read(prefix + "down_proj.weight")))
+
+
+def _layer(read: Reader, config: ModelConfig, index: int, shape: LayerShape) -> Layer:
+    prefix = f"{DECODER}layers.{index}."
+    norm: Callable[[str], Tensor] = lambda name: read.exact(f"{prefix}{name}.weight")  # noqa: E731
+    return Layer(
+        self_attn=_attention(read, config, prefix + "self_attn.", shape),
+        mlp=_mlp(read, prefix + "mlp."),
+        moe=_moe(read, config, prefix),
+        input_layernorm=norm("input_layernorm"),
+        post_attention_layernorm=norm("post_attention_layernorm"),
+        pre_feedforward_layernorm=norm("pre_feedforward_layernorm"),
+        post_feedforward_layernorm=norm("post_feedforward_layernorm"),
+        post_feedforward_layernorm_1=norm("post_feedforward_layernorm_1"),
+        post_feedforward_layernorm_2=norm("post_feedforward_layernorm_2"),
+        pre_feedforward_layernorm_2=norm("pre_feedforward_layernorm_2"),
+        layer_scalar=torch.cat([read(f"{ENCODER}layers.{index}.layer_scalar"), read(prefix + "layer_scalar")]),
+    )
+
+
+def _attention(read: Reader, config: ModelConfig, prefix: str, shape: LayerShape) -> Attention:
+    return Attention(
+        shape=shape,
+        heads=config.num_attention_heads,
+        eps=config.rms_norm_eps,
+        q_proj=Linear(read(prefix + "q_proj.weight")),
+        k_proj=Linear(read(prefix + "k_proj.weight")),
+        v_proj=None if shape.k_eq_v else Linear(read(prefix + "v_proj.weight")),
+        o_proj=Linear(read(prefix + "o_proj.weight")),
+        q_norm=read.exact(prefix + "q_norm.weight"),
+        k_norm=read.exact(prefix + "k_norm.weight"),
+    )
+
+
+def _moe(read: Reader, config: ModelConfig, prefix: str) -> MoE:
+    router = Router(
+        proj=Linear(read(prefix + "router.proj.weight")),
+        scale=read.exact(prefix + "router.scale"),
+        per_expert_scale=read.exact(prefix + "router.per_expert_scale"),
+        top_k=config.top_k_experts,
+        eps=config.rms_norm_eps,
+    )
+    gate_up, down = Experts(read(prefix + "experts.gate_up_proj")), Experts(read(prefix + "experts.down_proj"))
+    return MoE(router, gate_up, down)
