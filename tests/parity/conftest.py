@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from dgemma.backend import REGISTRY, Backend
 
+from dgemma.backend import REGISTRY, Backend
 from tests.parity import tiny
 from tests.parity.oracle import Oracle
 from tests.parity.support import open_cpu

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
+
 from dgemma.backend import Backend, BackendOptions, EncodeJob, Job, MemoryUse, Prediction
 from dgemma.config import ModelConfig
-
 from tests.parity.oracle import Floats, Ids, Oracle, OracleContext
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dgemma.backend import Backend, BackendOptions, Context, DenoiseJob, EncodeJob, load_backend
 from numpy.typing import NDArray
 
+from dgemma.backend import Backend, BackendOptions, Context, DenoiseJob, EncodeJob, load_backend
 from tests.parity import tiny
 from tests.parity.oracle import Floats, Ids
 

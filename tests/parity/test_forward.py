@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dgemma.backend import Backend, Context, DenoiseJob, EncodeJob, Prediction
 
+from dgemma.backend import Backend, Context, DenoiseJob, EncodeJob, Prediction
 from tests.parity.conftest import Folders
 from tests.parity.oracle import Ids, Oracle
 from tests.parity.support import (
