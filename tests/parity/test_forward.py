@@ -22,8 +22,9 @@ from tests.parity.support import (
     prompt,
     uniforms,
 )
-from tests.parity.tiny import CANVAS, WINDOW, Variant
+from tests.parity.tiny import CANVAS, VOCAB, WINDOW, Variant
 
+LONG = 40 * WINDOW
 LENGTHS = (1, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW)
 
 
@@ -187,15 +188,45 @@ def test_truncating_to_the_present_length_changes_nothing(backend: Backend) -> N
 
 def test_rollback_beyond_the_kept_keys_is_refused(backend: Backend) -> None:
     """Sliding layers forget settled keys, so a long settled sequence cannot go back to its start."""
-    context = backend.open()
-    for start in range(0, 10 * WINDOW, CANVAS):
-        backend.forward([EncodeJob(context, prompt(10 * WINDOW)[start : start + CANVAS])])
+    context, tokens = backend.open(), prompt(LONG)
+    for start in range(0, LONG, WINDOW):
+        backend.forward([EncodeJob(context, tokens[start : start + WINDOW])])
         context.settle()
     before = denoise(backend, context, canvas(1))
     assert not context.truncate(WINDOW)
-    assert context.length == 10 * WINDOW
+    assert context.length == LONG
     context.start_canvas()
     assert gap(denoise(backend, context, canvas(1)), before) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_history_of_a_context_equals_the_reference(backend: Backend, oracle: Oracle, seed: int) -> None:
+    """Random encodes, settles and rollbacks of a context that grows far beyond any buffer's first size."""
+    draw = np.random.default_rng(seed)
+    context, tokens, settled = backend.open(), prompt(0), 0
+    while len(tokens) < LONG:
+        fresh = draw.integers(0, VOCAB, draw.integers(1, 3 * WINDOW)).astype(np.int32)
+        backend.forward([EncodeJob(context, fresh)])
+        tokens = np.concatenate([tokens, fresh])
+        if draw.random() < 0.4:
+            context.settle()
+            settled = len(tokens)
+        target = len(tokens) - int(draw.integers(0, 2 * CANVAS))
+        rolled = context.truncate(max(target, 0))
+        assert rolled or target < settled
+        tokens = tokens[: max(target, 0)] if rolled else tokens
+        settled = min(settled, len(tokens))
+        assert context.length == len(tokens)
+        if len(tokens) and draw.random() < 0.3:
+            _assert_canvas_equals(backend, context, oracle, tokens)
+    _assert_canvas_equals(backend, context, oracle, tokens)
+
+
+def _assert_canvas_equals(backend: Backend, context: Context, oracle: Oracle, tokens: Ids) -> None:
+    theirs = oracle.open()
+    theirs.encode(tokens)
+    context.start_canvas()
+    assert gap(denoise(backend, context, canvas(5)), theirs.denoise(canvas(5))[1]) <= TOLERANCE
 
 
 @pytest.mark.parametrize("past", (0, WINDOW + 3))
