@@ -73,10 +73,15 @@ def build(variant: Variant = Variant()) -> DiffusionGemmaForBlockDiffusion:
     return model
 
 
-def edit(source: Path, folder: Path, change: Callable[[Tensors], None]) -> Path:
+def read(folder: Path) -> Tensors:
+    """The tensors of a single-file model."""
+    return load_file(folder / "model.safetensors")
+
+
+def edit(source: Path, folder: Path, change: Callable[[Tensors], object]) -> Path:
     """Copy the single-file model `source` to `folder` with `change` applied to its tensors."""
     shutil.copytree(source, folder)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = read(folder)
     change(tensors)
     stored = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
@@ -183,7 +188,7 @@ def _respell(folder: Path) -> None:
 
 
 def _drop_vision(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
+    tensors = read(folder)
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(_VISION_PREFIXES)}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
