@@ -14,7 +14,7 @@ from dgemma.errors import UnsupportedError
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
-Octets = NDArray[np.uint8]
+Octets = NDArray[Any]
 
 STORED: dict[str, type[np.generic]] = {
     "F64": np.float64,
@@ -86,7 +86,7 @@ def to_e4m3(values: Floats) -> Octets:
     bits = np.ascontiguousarray(size).view(np.uint32)
     normal = ((bits + (((bits >> 20) & 1) + np.uint32(0x7FFFF))) >> 20) - np.uint32(120 << 3)
     codes = np.where(size < 2**-6, np.rint(size * 512), normal).astype(np.uint8)
-    codes |= np.signbit(values).astype(np.uint8) << 7
+    codes |= np.signbit(values).astype(np.uint8) << np.uint8(7)
     return np.where(np.isnan(values), np.uint8(127), codes)
 
 
@@ -100,7 +100,8 @@ def to_e2m1(values: Floats) -> Octets:
     size, codes = np.abs(values), np.zeros(values.shape, np.uint8)
     for edge in _E2M1_EDGES:
         codes += size > edge
-    return codes | ((values < -_E2M1_EDGES[0]).astype(np.uint8) << 3)
+    codes |= (values < -_E2M1_EDGES[0]).astype(np.uint8) << np.uint8(3)
+    return codes
 
 
 def _e4m3_table() -> Floats:

@@ -70,8 +70,9 @@ def integers(path: str, parts: Parts, weight: str) -> Stored:
         raise UnsupportedError(f"{path} has {bits}-bit integers in {groups} groups of {columns} columns.")
     if zeros is not None:
         expect(path, "weight_zero_point", zeros, ("I32", "I8"), ((out if signed else out * bits // 32, groups),))
-    stretches = (Stretch.of(codes), Stretch.of(scales), zeros and Stretch.of(zeros))
-    return Stored(Integers(*stretches, scales.dtype, bits, columns // groups, signed), (out, columns))
+    points = None if zeros is None else Stretch.of(zeros)
+    piece = Integers(Stretch.of(codes), Stretch.of(scales), points, scales.dtype, bits, columns // groups, signed)
+    return Stored(piece, (out, columns))
 
 
 def _matrix(path: str, part: str, info: TensorInfo, each: int) -> tuple[int, int]:
