@@ -49,3 +49,9 @@ class NetworkError(DgemmaError):
     """A download failed."""
 
     exit_code = 6
+
+
+def require(condition: bool, message: str, remedy: str = "") -> None:
+    """Raise UsageError with `message` unless `condition` holds."""
+    if not condition:
+        raise UsageError(message, remedy)

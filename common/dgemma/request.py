@@ -1,0 +1,67 @@
+"""What a caller asks the engine for, and when its text ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dgemma.config import ModelConfig
+from dgemma.errors import require
+from dgemma.noise import Noise
+from dgemma.schedule import Denoising
+
+StopRule = Callable[[Sequence[int]], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StopTokens:
+    """Stop before the first of `ids`. As every stop rule: generated ids so far -> how many to keep, None to go on."""
+
+    ids: frozenset[int]
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        object.__setattr__(self, "ids", frozenset(ids))
+
+    def __call__(self, generated: Sequence[int]) -> int | None:
+        """The index of the first stop token, or None."""
+        return next((index for index, token in enumerate(generated) if token in self.ids), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation.
+
+    `sequence` keys the noise beside `seed`; requests that share both draw the same numbers. `pins` maps a position of
+    the answer (0 = behind the prompt) to the token it must hold; `warm_start` are the tokens the answer starts from
+    instead of noise, as far as they reach. `canvas_length` None is the model's.
+    """
+
+    prompt: Sequence[int]
+    max_tokens: int
+    denoising: Denoising
+    seed: int = 0
+    sequence: int = 0
+    canvas_length: int | None = None
+    stop: StopRule = StopTokens(())
+    pins: Mapping[int, int] = field(default_factory=dict)
+    warm_start: Sequence[int] = ()
+
+    def length(self, config: ModelConfig) -> int:
+        """Tokens a canvas of this request."""
+        return config.canvas_length if self.canvas_length is None else self.canvas_length
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise UsageError where this model cannot serve the request."""
+        Noise(self.seed, self.sequence)
+        require(len(self.prompt) > 0, "The prompt has no tokens.")
+        require(self.max_tokens >= 1, f"max_tokens must be at least 1, not {self.max_tokens}.")
+        length, limit = self.length(config), config.max_position_embeddings
+        require(length >= 1, f"The canvas length must be at least 1, not {length}.")
+        needed = f"The prompt ({len(self.prompt)} tokens) and a canvas ({length}) need {len(self.prompt) + length}"
+        require(len(self.prompt) + length <= limit, f"{needed} positions; the model has {limit}.")
+        inside = all(0 <= position < self.max_tokens for position in self.pins)
+        require(inside, f"Pinned positions must lie in [0, max_tokens), max_tokens being {self.max_tokens}.")
+        for name, ids in (("prompt", self.prompt), ("pins", self.pins.values()), ("warm start", self.warm_start)):
+            require(
+                all(0 <= token < config.vocab_size for token in ids), f"The {name} holds ids outside the vocabulary."
+            )

@@ -1,0 +1,84 @@
+"""What every decoding mode shares: the tokens of one sequence, its cache, and where its answer ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dgemma.backend import Context, EncodeJob, Int32s, Job, Prediction
+from dgemma.events import Event, FinishReason
+from dgemma.request import Request
+from dgemma.stats import Meter
+
+
+class Sequence(Protocol):
+    """The state machine of one sequence: it asks for passes, consumes their results and turns them into events."""
+
+    transcript: Transcript
+
+    def jobs(self, room: int) -> list[Job]:
+        """What the next pass should compute, with at most `room` tokens of prompt; nothing if there is no room."""
+
+    def advance(self, results: Seq[Prediction | None]) -> list[Event]:
+        """Consume the results of the jobs just computed, one each."""
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Prompt and answer of one sequence, and how far the cache has them; `reason` is set once the answer has ended."""
+
+    handle: int
+    request: Request
+    context: Context
+    ids: list[int] = field(init=False)
+    meter: Meter = field(init=False)
+    delivered: int = 0
+    reason: FinishReason | None = None
+    _settled: int = 0
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.request.prompt)
+        self.meter = Meter(len(self.ids))
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether part of the prompt is not in the cache yet."""
+        return self.context.length < self.meter.prompt_tokens
+
+    @property
+    def pending(self) -> int:
+        """Tokens that are not in the cache yet."""
+        return len(self.ids) - self.context.length
+
+    def encode(self, count: int) -> EncodeJob:
+        """The job that puts the next `count` pending tokens into the cache."""
+        start = self.context.length
+        return EncodeJob(self.context, np.array(self.ids[start : start + count], dtype=np.int32))
+
+    def settle(self) -> None:
+        """Count what the last pass added to the cache, and declare it final."""
+        if self.context.length == self._settled:
+            return
+        self.meter.encoded(self._settled, self.context.length)
+        self._settled = self.context.length
+        self.context.settle()
+
+    def append(self, tokens: Int32s) -> tuple[int, ...]:
+        """Add generated tokens and return those to deliver; ends the answer at a stop or when the budget is used up.
+
+        A stop that leaves nothing out of the budget's reach counts as "stop". What was delivered is never taken back.
+        """
+        self.ids += tokens.tolist()
+        generated, budget = self.ids[self.meter.prompt_tokens :], self.request.max_tokens
+        stop = self.request.stop(generated)
+        keep = min(budget, len(generated) if stop is None else stop)
+        if stop is not None and stop <= budget:
+            self.reason = "stop"
+        elif len(generated) >= budget:
+            self.reason = "length"
+        block = tuple(generated[self.delivered : keep])
+        self.delivered += len(block)
+        return block
