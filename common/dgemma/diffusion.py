@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
-from typing import cast
-
 import numpy as np
 
 from dgemma.backend import Backend, DenoiseJob, Job, Prediction
@@ -39,13 +36,13 @@ class Diffusion:
         commit = [self.transcript.encode(pending)] if pending else []
         return [*commit, self._denoise_job()]
 
-    def advance(self, results: Seq[Prediction | None]) -> list[Event]:
+    def advance(self, results: list[Prediction | None]) -> list[Event]:
         """Settle what was encoded, take the denoising step, and deliver every canvas that is finished."""
         self.transcript.settle()
         prediction = results[-1]
         events: list[Event] = [] if prediction is None else [self._step(prediction)]
         while self._canvas.finished and not self.transcript.prefilling and self.transcript.reason is None:
-            events.append(self._commit())
+            events.append(self._deliver())
         return events
 
     def _denoise_job(self) -> DenoiseJob:
@@ -63,7 +60,7 @@ class Diffusion:
         self.transcript.meter.denoising_steps += 1
         return _draft(self.transcript.handle, self._canvas)
 
-    def _commit(self) -> Block:
+    def _deliver(self) -> Block:
         transcript, canvas = self.transcript, self._canvas
         tokens = transcript.append(canvas.committed())
         transcript.meter.block(len(tokens), canvas.step)
@@ -92,8 +89,8 @@ def _draft(handle: int, canvas: Canvas) -> Draft:
         canvas=canvas.index,
         step=canvas.step,
         steps=canvas.step + canvas.remaining,
-        tokens=cast(tuple[int, ...], tuple(canvas.argmax.tolist())),
-        accepted=cast(tuple[bool, ...], tuple(canvas.accepted.tolist())),
-        changed=cast(tuple[bool, ...], tuple(canvas.changed.tolist())),
+        tokens=tuple(canvas.argmax.tolist()),
+        accepted=tuple(canvas.accepted.tolist()),
+        changed=tuple(canvas.changed.tolist()),
         mean_entropy=canvas.mean_entropy,
     )

@@ -102,6 +102,5 @@ class Engine:
 
     def _finish(self, handle: int, reason: FinishReason) -> Finish:
         transcript = self._open.pop(handle).transcript
-        peak = self._backend.memory().peak
         transcript.context.close()
-        return Finish(handle, reason, transcript.meter.stats(peak))
+        return Finish(handle, reason, transcript.meter.stats(self._backend.memory().peak))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dgemma.config import ModelConfig
@@ -17,10 +17,7 @@ StopRule = Callable[[Sequence[int]], int | None]
 class StopTokens:
     """Stop before the first of `ids`. As every stop rule: generated ids so far -> how many to keep, None to go on."""
 
-    ids: frozenset[int]
-
-    def __init__(self, ids: Iterable[int]) -> None:
-        object.__setattr__(self, "ids", frozenset(ids))
+    ids: Collection[int]
 
     def __call__(self, generated: Sequence[int]) -> int | None:
         """The index of the first stop token, or None."""

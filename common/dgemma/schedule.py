@@ -59,7 +59,8 @@ class ConstantTemperature:
 class EntropyBound:
     """Accept the most certain positions while the entropies of those before them sum to at most `bound` nats.
 
-    At least one position is accepted. Origin: arXiv 2505.24857.
+    At least one position is accepted. The sum before a position is the sum up to it minus its own entropy, in float32
+    as in the reference; that rounding may decide at the bound. Origin: arXiv 2505.24857.
     """
 
     bound: float
@@ -68,7 +69,7 @@ class EntropyBound:
         require(self.bound >= 0, f"The entropy bound must not be negative, but is {self.bound}.")
 
     def __call__(self, entropy: Float32s) -> Bools:
-        """Which positions to accept. Sums run in double and round to float32 at each position, as torch's do."""
+        """Which positions to accept. Sums run in double and round to float32 at each position, as torch's on a CPU."""
         order = np.argsort(entropy, kind="stable")
         ascending = entropy[order]
         sums = np.cumsum(ascending, dtype=np.float64).astype(np.float32)

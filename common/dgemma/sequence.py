@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +21,7 @@ class Sequence(Protocol):
     def jobs(self, room: int) -> list[Job]:
         """What the next pass should compute, with at most `room` tokens of prompt; nothing if there is no room."""
 
-    def advance(self, results: Seq[Prediction | None]) -> list[Event]:
+    def advance(self, results: list[Prediction | None]) -> list[Event]:
         """Consume the results of the jobs just computed, one each."""
 
 
@@ -46,7 +45,7 @@ class Transcript:
     @property
     def prefilling(self) -> bool:
         """Whether part of the prompt is not in the cache yet."""
-        return self.context.length < self.meter.prompt_tokens
+        return self.context.length < len(self.request.prompt)
 
     @property
     def pending(self) -> int:
@@ -67,12 +66,12 @@ class Transcript:
         self.context.settle()
 
     def append(self, tokens: Int32s) -> tuple[int, ...]:
-        """Add generated tokens and return those to deliver; ends the answer at a stop or when the budget is used up.
+        """Add generated tokens and return those to deliver; the answer ends at a stop or when the budget is used up.
 
-        A stop that leaves nothing out of the budget's reach counts as "stop". What was delivered is never taken back.
+        The reason is "stop" wherever the budget cut nothing off. What was delivered before is never taken back.
         """
         self.ids += tokens.tolist()
-        generated, budget = self.ids[self.meter.prompt_tokens :], self.request.max_tokens
+        generated, budget = self.ids[len(self.request.prompt) :], self.request.max_tokens
         stop = self.request.stop(generated)
         keep = min(budget, len(generated) if stop is None else stop)
         if stop is not None and stop <= budget:
