@@ -8,6 +8,9 @@ import pytest
 
 from tiny_folder import write_folder, write_json
 
+settings.register_profile("dgemma", deadline=None)
+settings.load_profile("dgemma")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -94,6 +94,8 @@ class Model:
             return str(prompt) if str(prompt).startswith(bos) else bos + str(prompt)
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         if settings.system is not None:
+            twice = bool(messages) and messages[0].get("role") == "system"
+            require(not twice, "The messages have a system message already.", "Leave the setting out.")
             messages.insert(0, {"role": "system", "content": settings.system})
         return self.template.render(messages, enable_thinking=settings.think, tools=settings.tools)
 
@@ -111,7 +113,8 @@ class Model:
 
     def close(self) -> None:
         """Let the backend go; the model must not be used afterwards."""
-        del self.backend
+        if hasattr(self, "backend"):
+            del self.backend
 
     def __enter__(self) -> Self:
         return self

@@ -59,7 +59,7 @@ def _demo() -> Located:
 
 
 def _is_path(name: str) -> bool:
-    return name.startswith((".", "/", "~", os.sep)) or (Path(name) / "config.json").is_file()
+    return name.startswith((".", "/", "~", os.sep)) or Path(name).is_dir()
 
 
 def _local(name: str) -> Located:

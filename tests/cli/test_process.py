@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -77,8 +76,8 @@ def test_signals_keep_what_was_committed(slow: Path, number: int, code: int) -> 
 
 
 def test_interrupted_json_is_whole(slow: Path) -> None:
-    process = start(slow, "--json", "--stats")
-    time.sleep(1.0)
+    process = start(slow, "--json", "-v")
+    assert process.stderr is not None and b"scripted" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=20)
     assert process.returncode == 130 and (out == b"" or b'"finish_reason": "cancelled"' in out)

@@ -119,6 +119,14 @@ def test_wrong_settings(model: dgemma.Model) -> None:
         model.generate("hi", raw=True, system="x")
 
 
+def test_closing_twice_and_two_system_messages(folder: Path) -> None:
+    model = dgemma.load(str(folder), NAME)
+    with pytest.raises(UsageError, match="already"):
+        model.generate([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], system="c")
+    model.close()
+    model.close()
+
+
 def test_unknown_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="Unknown backend 'tpu'"):
         dgemma.load(str(folder), "tpu")
