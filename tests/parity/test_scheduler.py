@@ -57,7 +57,7 @@ def test_generation_stops_at_the_same_step(stability: int) -> None:
     reference = generation.StableAndConfidentStoppingCriteria(stability, confidence)
     rule = StableAndConfident(stability, confidence)
     fired = 0
-    for _ in range(20):
+    for _ in range(6):
         reference.reset()
         canvases: list[np.ndarray] = []
         for _ in range(12):
