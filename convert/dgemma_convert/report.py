@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dgemma import names
-from dgemma_convert.memory import needs
+from dgemma_convert.memory import CONTEXT, needs
 from dgemma_convert.pieces import EXACT, REQUANTIZED, STORAGE_EXACT
 from dgemma_convert.plan import Item, Plan
 
 SCHEMA = 1
 LABELS = (EXACT, STORAGE_EXACT, REQUANTIZED)
 _PACKED_SHARE = 0.5
+_Errors = Mapping[str, dict[str, Any]]
 
 
-def as_dict(plan: Plan, deviations: Mapping[str, Any] | None = None, verified: Mapping[str, Any] | None = None) -> Any:
+def as_dict(plan: Plan, deviations: _Errors | None = None, verified: _Errors | None = None) -> dict[str, Any]:
     """The report. `deviations` and `verified` hold what is known of each tensor's error, by name."""
     source = plan.source
     found = {
@@ -71,7 +73,7 @@ def classes(plan: Plan) -> list[dict[str, Any]]:
     """The tensors by kind, layers and experts taken together: source format, target, label, size."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for item in plan.items:
-        name = re.sub(r"\.\d+\.", ".*.", item.weight.name)
+        name = _class(item)
         key = (name, item.weight.kind, item.target, item.label, item.note)
         row = rows.setdefault(key, {"name": name, "from": key[1], "to": key[2], "label": key[3], "note": key[4]})
         row["count"] = row.get("count", 0) + 1
@@ -79,12 +81,62 @@ def classes(plan: Plan) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def _class(item: Item) -> str:
+    if item.weight.name.startswith(names.VISION):
+        return "vision"
+    if len(item.weight.shape) < 2:
+        return "norms, scales and scalars"
+    return re.sub(r"\.\d+\.", ".*.", item.weight.name)
+
+
+def table(plan: Plan) -> str:
+    """The plan for people: tensors by kind, then sizes, memory and notes."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table("tensors", "count", "from", "to", "label", "MB", "note", box=box.SIMPLE)
+    for row in classes(plan):
+        size = f"{row['bytes'] / 1e6:,.1f}"
+        grid.add_row(row["name"], str(row["count"]), row["from"], row["to"], row["label"], size, row["note"])
+    console = Console(width=180, no_color=True, color_system=None)
+    with console.capture() as captured:
+        console.print(grid)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join([*lines, *_size_lines(as_dict(plan)), ""])
+
+
+def summary(report: Mapping[str, Any], target: Path) -> list[str]:
+    """What to say when a conversion has ended."""
+    labels = ", ".join(f"{count} {label}" for label, count in report["totals"]["labels"].items() if count)
+    worst = [each.get("relative_rms_error", 0.0) for each in report["tensors"]]
+    checked = "verified" if report.get("verified") else "not verified (--verify)"
+    error = f"largest relative RMS error {max(worst):.2%}; {checked}"
+    return [f"{target}: {labels}; {error}.", *_size_lines(report)]
+
+
+def _size_lines(report: Mapping[str, Any]) -> list[str]:
+    total, memory = report["totals"], report["needs_bytes"]
+    return [
+        f"{_size(total['bytes'])}, {total['bits_per_weight']:.2f} bits a text weight; quantized: "
+        f"{total['quantized_share_of_bytes']:.0%} of the text bytes, "
+        f"{total['quantized_share_of_weights']:.0%} of the text weights.",
+        f"Memory with {CONTEXT} tokens of context: MLX {_size(memory['mlx'])}, PyTorch {_size(memory['cuda'])}.",
+        *([f"Dropped: {', '.join(report['dropped'][:8])}."] if report["dropped"] else []),
+        *report["notes"],
+    ]
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 def shortened(dropped: tuple[str, ...]) -> list[str]:
     """Dropped tensors, those that differ in numbers only taken together."""
     return sorted({re.sub(r"\.\d+\.", ".*.", name) for name in dropped})
 
 
-def _tensor(item: Item, deviations: Mapping[str, Any], verified: Mapping[str, Any]) -> dict[str, Any]:
+def _tensor(item: Item, deviations: _Errors, verified: _Errors) -> dict[str, Any]:
     name = item.weight.name
     found: dict[str, Any] = {
         "name": name,
