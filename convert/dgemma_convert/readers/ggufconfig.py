@@ -62,7 +62,7 @@ def generation_config(header: Header) -> dict[str, Path | bytes]:
 def _setting(header: Header, key: str, default: float) -> float:
     """A float32 of the file as the shortest decimal that means it."""
     value = header.number(f"diffusion.{key}", default)
-    return type(default)(str(np.float32(value)))
+    return int(value) if isinstance(default, int) else float(str(np.float32(value)))
 
 
 def _stops(tokens: list[str]) -> list[int]:
