@@ -16,6 +16,7 @@ from dgemma.env import default_backend
 from dgemma.errors import require
 from dgemma.generation import Generation, Origin, Stream
 from dgemma.hub import DEMO, Located, locate
+from dgemma.modes import mode_of
 from dgemma.settings import Settings
 from dgemma.template import ChatTemplate, Message
 from dgemma.tokenizer import Tokenizer
@@ -139,4 +140,6 @@ class Model:
             seed=settings.seed or 0,
             canvas_length=settings.canvas_length,
             stop=answer.rule,
+            warm_start=self.tokenizer.encode(settings.warm_start) if settings.warm_start else (),
+            mode=mode_of(settings, self.tokenizer, self.defaults),
         )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
+from dgemma.backend import Backend
 from dgemma.config import ModelConfig
 from dgemma.errors import require
 from dgemma.noise import Noise
 from dgemma.schedule import Denoising
+
+if TYPE_CHECKING:
+    import dgemma.sequence as machines
 
 StopRule = Callable[[Sequence[int]], int | None]
 
@@ -24,13 +29,26 @@ class StopTokens:
         return next((index for index, token in enumerate(generated) if token in self.ids), None)
 
 
+class Mode(Protocol):
+    """A way of decoding as a value: it checks what it is asked for and makes the state machine that does it."""
+
+    def check(self, request: Request) -> None:
+        """Raise UsageError where the request asks for what this mode cannot do."""
+
+    def room(self, canvas: int) -> int:
+        """Positions that must be free behind the prompt, canvases having `canvas` tokens."""
+
+    def start(self, handle: int, request: Request, backend: Backend) -> machines.Sequence:
+        """The state machine of one sequence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One generation.
 
     `sequence` keys the noise beside `seed`; requests that share both draw the same numbers. `pins` maps a position of
     the answer (0 = behind the prompt) to the token it must hold; `warm_start` are the tokens the answer starts from
-    instead of noise, as far as they reach. `canvas_length` None is the model's.
+    instead of noise, as far as they reach. `canvas_length` None is the model's, `mode` None block diffusion.
     """
 
     prompt: Sequence[int]
@@ -42,6 +60,7 @@ class Request:
     stop: StopRule = StopTokens(())
     pins: Mapping[int, int] = field(default_factory=dict)
     warm_start: Sequence[int] = ()
+    mode: Mode | None = None
 
     def length(self, config: ModelConfig) -> int:
         """Tokens a canvas of this request."""
@@ -54,8 +73,11 @@ class Request:
         require(self.max_tokens >= 1, f"max_tokens must be at least 1, not {self.max_tokens}.")
         length, limit = self.length(config), config.max_position_embeddings
         require(length >= 1, f"The canvas length must be at least 1, not {length}.")
-        needed = f"The prompt ({len(self.prompt)} tokens) and a canvas ({length}) need {len(self.prompt) + length}"
-        require(len(self.prompt) + length <= limit, f"{needed} positions; the model has {limit}.")
+        room = self.mode.room(length) if self.mode else length
+        needed = f"The prompt ({len(self.prompt)} tokens) and a canvas ({room}) need {len(self.prompt) + room}"
+        require(len(self.prompt) + room <= limit, f"{needed} positions; the model has {limit}.")
+        if self.mode:
+            self.mode.check(self)
         inside = all(0 <= position < self.max_tokens for position in self.pins)
         require(inside, f"Pinned positions must lie in [0, max_tokens), max_tokens being {self.max_tokens}.")
         for name, ids in (("prompt", self.prompt), ("pins", self.pins.values()), ("warm start", self.warm_start)):

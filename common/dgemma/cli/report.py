@@ -45,7 +45,8 @@ def as_event(event: Event, generation: Generation | None, tokenizer: Tokenizer) 
     else:
         assert generation is not None
         found = as_object(generation)
-    found.pop("handle", None)
+    for hidden in ("handle", "entropy"):
+        found.pop(hidden, None)
     return {"event": type(event).__name__.lower(), "schema": SCHEMA} | found
 
 
