@@ -134,9 +134,9 @@ def page(rows: Iterable[Row], model: Path, prompts: int) -> str:
     lines = [
         "# Accuracy in every format",
         "",
-        "Written by `benchmarks/quantization.py`; do not edit. Exact matches of the demo model (a toy of a few MB) on held-out "
-        f"prompts, {prompts} a task, seed 0, float32 activations on a CPU. A model of 1.6 M weights with rows of 64 and 128 "
-        "numbers feels quantization more than the real one.",
+        "Written by `benchmarks/quantization.py`; do not edit. Exact matches of the demo model (a toy of a few MB) on "
+        f"held-out prompts, {prompts} a task, seed 0, float32 activations on a CPU. A model of 1.6 M weights with rows "
+        "of 64 and 128 numbers feels quantization more than the real one.",
         "",
         f"Model: `{model.name}`, SHA-256 of its weights `{digest(model)}...`.",
         "",

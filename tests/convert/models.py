@@ -91,7 +91,7 @@ def read(folder: Path) -> Tensors:
 
 
 def unfused(tensors: Tensors, encode: Callable[[str, torch.Tensor], Tensors], dense: bool = False) -> Tensors:
-    """The experts one by one, each matrix through `encode(path, matrix)`; with `dense` all linears."""
+    """The experts one by one, each matrix through `encode(path, matrix)`; with `dense` other linears too."""
     found: Tensors = {}
     for name, value in tensors.items():
         base, _, kind = name.rpartition(".experts.")
@@ -102,7 +102,7 @@ def unfused(tensors: Tensors, encode: Callable[[str, torch.Tensor], Tensors], de
                     ("gate_proj", "up_proj") if len(halves) == 2 else ("down_proj",), halves, strict=True
                 ):
                     found |= encode(f"{base}.experts.{expert}.{each}", part)
-        elif dense and name.endswith(("_proj.weight", "router.proj.weight")):
+        elif dense and name.endswith("_proj.weight"):
             found |= encode(name.removesuffix(".weight"), value)
         else:
             found[name] = value

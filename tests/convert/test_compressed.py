@@ -22,6 +22,7 @@ from compressed_tensors.compressors import (
     NVFP4PackedCompressor,
     PackedQuantizationCompressor,
 )
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 
 EXPERTS = "model.decoder.layers.0.experts.gate_up_proj"
@@ -60,6 +61,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     def encode(path: str, matrix: torch.Tensor) -> models.Tensors:
         stored = compressor.compress({"weight": matrix.bfloat16().float(), **parameters(matrix, args)}, scheme)
         values[path] = compressor.decompress(stored, scheme)["weight"].detach()
+        if args is FP4:  # it decompresses in bfloat16; its codes and scales say more
+            codes = unpack_fp4_from_uint8(stored["weight_packed"], *matrix.shape, dtype=torch.float32)
+            scaled = codes.unflatten(1, (-1, 16)) * stored["weight_scale"].float()[..., None]
+            values[path] = scaled.flatten(1) / stored["weight_global_scale"]
         return {f"{path}.{part}": value.detach() for part, value in stored.items() if value is not None}
 
     tensors = models.unfused(models.weights(), encode, dense=True)
