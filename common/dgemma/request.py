@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dgemma.config import ModelConfig
 from dgemma.errors import require
 from dgemma.noise import Noise
 from dgemma.schedule import Denoising
+from dgemma.session import Session
+
+if TYPE_CHECKING:
+    from dgemma.backend import Backend, Context
 
 StopRule = Callable[[Sequence[int]], int | None]
 
@@ -30,7 +35,8 @@ class Request:
 
     `sequence` keys the noise beside `seed`; requests that share both draw the same numbers. `pins` maps a position of
     the answer (0 = behind the prompt) to the token it must hold; `warm_start` are the tokens the answer starts from
-    instead of noise, as far as they reach. `canvas_length` None is the model's.
+    instead of noise, as far as they reach. `canvas_length` None is the model's. A `session` lends the cache of its last
+    generation and keeps this one's.
     """
 
     prompt: Sequence[int]
@@ -42,10 +48,15 @@ class Request:
     stop: StopRule = StopTokens(())
     pins: Mapping[int, int] = field(default_factory=dict)
     warm_start: Sequence[int] = ()
+    session: Session | None = None
 
     def length(self, config: ModelConfig) -> int:
         """Tokens a canvas of this request."""
         return config.canvas_length if self.canvas_length is None else self.canvas_length
+
+    def open(self, backend: Backend) -> Context:
+        """The cache to generate with: a fresh one, or what the session has of the prompt."""
+        return backend.open() if self.session is None else self.session.borrow(self.prompt)
 
     def check(self, config: ModelConfig) -> None:
         """Raise UsageError where this model cannot serve the request."""

@@ -15,6 +15,7 @@ class Stats:
 
     `tokens_per_forward` is completion tokens over denoising steps, `tokens_per_pass` counts encoder passes behind the
     prompt too. `decode_s` runs from the end of the prefill to the end, `decode_tok_s` is completion tokens over it.
+    `cached_tokens` of the prompt were in a session's cache already.
     """
 
     prompt_tokens: int
@@ -32,6 +33,7 @@ class Stats:
     decode_tok_s: float
     e2e_tok_s: float
     peak_memory_bytes: int
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Meter:
 
     prompt_tokens: int
     clock: Clock = time.perf_counter
+    cached_tokens: int = 0
     completion_tokens: int = 0
     denoising_steps: int = 0
     steps_per_canvas: list[int] = field(default_factory=list)
@@ -51,6 +54,8 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._start = self.clock()
+        if self.cached_tokens == self.prompt_tokens:
+            self._prefilled = self._start
 
     def encoded(self, start: int, stop: int) -> None:
         """A pass put the tokens `start` to `stop` into the cache."""
@@ -89,6 +94,7 @@ class Meter:
             decode_tok_s=_ratio(self.completion_tokens, now - prefilled),
             e2e_tok_s=_ratio(self.completion_tokens, now - self._start),
             peak_memory_bytes=peak_memory_bytes,
+            cached_tokens=self.cached_tokens,
         )
 
 
