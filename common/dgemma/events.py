@@ -27,6 +27,13 @@ class Draft:
     changed: tuple[bool, ...]
     mean_entropy: float
 
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """How far the canvas is, in words, the most important first."""
+        settled = f"{sum(self.accepted)}/{len(self.accepted)} settled"
+        step = f"step {self.step}/{self.steps}"
+        return f"block {self.canvas + 1}", step, settled, f"entropy {self.mean_entropy:.3f}"
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

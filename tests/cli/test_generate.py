@@ -139,7 +139,7 @@ def test_prompt_sources(
         (["hi", "-m", "someone/missing", "--offline"], 3, "hf download"),
         (["hi", "--mode", "ar"], 4, "--mode ar"),
         (["hi", "--mode", "verified"], 4, "--mode verified"),
-        (["hi", "--show", "live"], 4, "--show live"),
+        (["hi", "--show", "live"], 2, "--show live"),
         (["hi", "--trace", "t.jsonl"], 4, "--trace"),
         (["hi", "--kernels", "reference"], 4, "--kernels"),
         (["hi", "--draft-steps", "2"], 4, "--draft-steps"),

@@ -14,6 +14,7 @@ from dgemma.errors import UsageError
 from dgemma.hub import missing_file
 from dgemma.session import Session
 from scripted_backend import ENTRY, NAME
+from tests.unit.fake_backend import FakeBackend
 from tiny_folder import write_folder
 
 DEMO = Path(dgemma.__file__).parent / "demo"
