@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from dgemma import __version__
+from dgemma.cli.chat import chat
 from dgemma.cli.convert import convert
 from dgemma.cli.generate import generate
+from dgemma.signals import install
 
 _EXIT_CODES = (
     "Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 model not found or not downloaded while offline, "
@@ -26,10 +28,12 @@ app = typer.Typer(
 )
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(generate)
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(convert)
+app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(chat)
 
 
 def main() -> None:
     """Run the command line."""
+    install()
     app(prog_name="dgemma")
 
 
