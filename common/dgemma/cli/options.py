@@ -16,6 +16,15 @@ def _planned(flag: str) -> Any:
     return Option(flag, hidden=True)
 
 
+def known_models(incomplete: str) -> list[str]:
+    """For completion: the demo, aliases and cached models that begin with `incomplete`."""
+    from dgemma.aliases import aliases
+    from dgemma.cached import cached_models
+
+    names = ["demo", *aliases(), *dict.fromkeys(each.repo for each in cached_models())]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def _no_color(wanted: bool) -> bool:
     if wanted:
         os.environ["NO_COLOR"] = "1"
@@ -26,7 +35,16 @@ Prompt = Annotated[str | None, Argument(help="What to answer; - reads standard i
 PromptOption = Annotated[str | None, Option("-p", "--prompt", help="The prompt, as a flag.", show_default=False)]
 Files = Annotated[list[Path] | None, Option("-f", "--file", help="Put a file's text before the prompt; repeatable.")]
 System = Annotated[str | None, Option("-s", "--system", help="System message.", show_default=False)]
-Model = Annotated[str, Option("-m", "--model", envvar="DGEMMA_MODEL", help="Alias, owner/name[@revision] or folder.")]
+Model = Annotated[
+    str,
+    Option(
+        "-m",
+        "--model",
+        envvar="DGEMMA_MODEL",
+        help="Alias, owner/name[@revision] or folder.",
+        autocompletion=known_models,
+    ),
+]
 MaxTokens = Annotated[int, Option("-n", "--max-tokens", min=1, help="Longest answer in tokens.")]
 Seed = Annotated[int | None, Option(min=0, help="Seed of all randomness; drawn and reported where absent.")]
 BackendName = Annotated[str, Option("--backend", envvar="DGEMMA_BACKEND", help="auto, mlx or cuda.")]
