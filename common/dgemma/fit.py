@@ -56,7 +56,7 @@ def memory(backend: str, device: str = "auto") -> Memory:
         found = _nvidia()
         if found is not None:
             return found
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     system = psutil.virtual_memory()
     place = "unified memory" if is_apple_silicon() else "memory"

@@ -17,7 +17,7 @@ from dgemma.cli.generate import generate
 from dgemma.cli.models import app as models
 from dgemma.signals import install
 
-_EXIT_CODES = (
+EXIT_CODES = (
     "Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 model not found or not downloaded while offline, "
     "4 unsupported model, format, device or option, 5 out of memory, 6 download failed, 130 interrupted, "
     "143 terminated."
@@ -31,10 +31,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings=_HELP_FLAGS,
-    epilog=_EXIT_CODES,
+    epilog=EXIT_CODES,
 )
 for _command in (generate, chat, doctor, completion):
-    app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
+    app.command(epilog=EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
 app.add_typer(models, name="models", context_settings=_HELP_FLAGS)
 
 
