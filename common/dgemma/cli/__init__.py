@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dgemma import __version__
+from dgemma.cli.bench import bench
 from dgemma.cli.generate import generate
 
 _EXIT_CODES = (
@@ -24,6 +25,7 @@ app = typer.Typer(
     epilog=_EXIT_CODES,
 )
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(generate)
+app.add_typer(bench, name="bench", epilog=_EXIT_CODES)
 
 
 def main() -> None:
