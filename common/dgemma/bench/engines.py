@@ -102,7 +102,7 @@ class Engine(Protocol):
         """Answer all prompts as one batch. Raises UnsupportedError where it has no batches or no such limit."""
 
     def peak_memory(self) -> int | None:
-        """Bytes, the largest so far."""
+        """The most bytes so far: what was allocated on an accelerator, the whole resident process on a CPU."""
 
     def close(self) -> None:
         """Let everything go."""

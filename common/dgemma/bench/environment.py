@@ -31,7 +31,11 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
         "versions": versions() | {name: found for name in _PEERS if (found := version(name))},
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "threads": {name: value for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY") if (value := os.environ.get(name))},
+        "threads": {
+            name: value
+            for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "LD_PRELOAD")
+            if (value := os.environ.get(name))
+        },
         "command": " ".join(arguments),
     }
 

@@ -12,6 +12,7 @@ tokens_per_forward    delivered tokens over denoising steps
 tokens_per_pass       delivered tokens over denoising steps and commit passes (encoder passes behind the prompt)
 tok_per_cpu_s         delivered tokens over processor seconds of all threads; on a shared machine the steadier number
 quality               right answers over checkable ones
+peak_memory_bytes     allocated on an accelerator; the resident size of the engine's whole process on a CPU
 spread                (p90 - p10) / median of the repetitions' seconds; above `BUSY` the machine was not quiet
 
 No metric divides by the time behind the first block: a block server may send everything at once.

@@ -18,6 +18,7 @@ from dgemma.bench.meters import Cost, Rates, device_rates, host_rates
 from dgemma.bench.prompts import Prompt
 from dgemma.engine import Engine, Request, StopTokens
 from dgemma.events import Block, Draft, Event, Finish
+from dgemma.memory import peak_resident_bytes
 from dgemma.schedule import Denoising
 from dgemma.settings import Settings
 from dgemma.stats import Stats
@@ -61,7 +62,8 @@ class Ours:
 
     def peak_memory(self) -> int | None:
         """See `Engine`."""
-        return self._model.backend.memory().peak or None
+        backend = self._model.backend
+        return peak_resident_bytes() if backend.device == "cpu" else backend.memory().peak
 
     def close(self) -> None:
         """See `Engine`."""
