@@ -21,7 +21,11 @@ PYTHON_QUANTIZES = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.
 
 
 def write(
-    path: Path, choose: Choose, raw: dict[str, Any] | None = None, settings: dict[str, Any] | None = None
+    path: Path,
+    choose: Choose,
+    raw: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    split: bool = False,
 ) -> Path:
     """The tiny model with every matrix in the type that `choose(canonical name)` says."""
     raw = raw or models.config()
