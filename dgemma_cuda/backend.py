@@ -17,8 +17,8 @@ from dgemma.config import ModelConfig
 from dgemma.errors import OutOfMemoryError, UnsupportedError
 from dgemma.memory import peak_resident_bytes
 from dgemma_cuda.cache import Context
-from dgemma_cuda.model import Model, hidden_states, soft_embedding
-from dgemma_cuda.vocab import Draws, predict, softcap
+from dgemma_cuda.model import Model, hidden_states
+from dgemma_cuda.vocab import Draws, head, softcap
 from dgemma_cuda.weights import load_model
 
 
@@ -60,7 +60,7 @@ class Backend:
         hidden = self._run(batch)
         if not len(batch.predicted):
             return [None] * len(jobs)
-        return batch.split(self._predict(batch, self._logits(batch, hidden)))
+        return batch.split(self._predict(batch, hidden))
 
     @torch.inference_mode()
     def inspect(self, job: Job) -> Inspection:
@@ -70,7 +70,7 @@ class Backend:
         logits = self._model.embed_tokens.logits(hidden)
         capped = softcap(logits, self.config.final_logit_softcapping)
         if batch.canvas_rows:
-            self._predict(batch, logits)
+            self._predict(batch, hidden)
         return Inspection(hidden.float().cpu().numpy(), capped.cpu().numpy())
 
     def memory(self) -> MemoryUse:
@@ -88,16 +88,13 @@ class Backend:
             segment.context.length = segment.end  # type: ignore[misc]
         return hidden
 
-    def _logits(self, batch: Batch, hidden: Tensor) -> Tensor:
+    def _predict(self, batch: Batch, hidden: Tensor) -> Prediction:
         rows = torch.from_numpy(batch.predicted).to(hidden.device, non_blocking=True)
-        return self._model.embed_tokens.logits(hidden[rows])
-
-    def _predict(self, batch: Batch, logits: Tensor) -> Prediction:
-        first = len(logits) - batch.canvas_rows
+        first = len(rows) - batch.canvas_rows
         signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
         cap = self.config.final_logit_softcapping
-        picks, signals = predict(logits, cap, self._draws(batch), first, signal_dtype)
-        self._keep_signals(batch, soft_embedding(self._model, signals))
+        picks, soft = head(self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype)
+        self._keep_signals(batch, soft * self._model.embed_scale)
         packed = torch.stack([picks.sampled, picks.argmax, picks.entropy.view(torch.int32)]).cpu().numpy()
         return Prediction(packed[0], packed[1], packed[2].view(np.float32))
 

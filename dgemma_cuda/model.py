@@ -88,11 +88,6 @@ def hidden_states(model: Model, batch: Batch) -> Tensor:
     return rms_norm(x, model.norm, model.config.rms_norm_eps)
 
 
-def soft_embedding(model: Model, probabilities: Tensor) -> Tensor:
-    """Mixture of embeddings [L, H] by `probabilities` [L, V] in the weight dtype, scaled like a lookup."""
-    return model.embed_tokens.mix(probabilities) * model.embed_scale
-
-
 def _feed_forward(layer: Layer, x: Tensor, model: Model) -> Tensor:
     eps = model.config.rms_norm_eps
     dense = rms_norm(

@@ -25,6 +25,14 @@ class Embedding:
 
     weight: Tensor
 
+    def __len__(self) -> int:
+        """The vocabulary size."""
+        return len(self.weight)
+
+    def part(self, start: int, stop: int) -> Embedding:
+        """The ids `start`..`stop`, as a view."""
+        return Embedding(self.weight[start:stop])
+
     def rows(self, ids: Tensor) -> Tensor:
         """ids [N] -> [N, H]."""
         return self.weight[ids]

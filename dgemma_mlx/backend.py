@@ -15,8 +15,8 @@ from dgemma.checkpoint import Checkpoint
 from dgemma.config import ModelConfig
 from dgemma.errors import UnsupportedError
 from dgemma_mlx.cache import Context
-from dgemma_mlx.model import Model, hidden_states, soft_embedding
-from dgemma_mlx.vocab import Draws, predict, softcap
+from dgemma_mlx.model import Model, hidden_states
+from dgemma_mlx.vocab import Draws, head, softcap
 from dgemma_mlx.weights import load_model
 
 
@@ -58,7 +58,7 @@ class Backend:
             if not len(batch.predicted):
                 mx.eval(self._written(batch))
                 return [None] * len(jobs)
-            return batch.split(self._predict(batch, self._logits(batch, hidden)))
+            return batch.split(self._predict(batch, hidden))
 
     def inspect(self, job: Job) -> Inspection:
         """See `dgemma.backend.Backend`."""
@@ -68,7 +68,7 @@ class Backend:
             logits = self._model.embed_tokens.logits(hidden)
             capped = softcap(logits, self.config.final_logit_softcapping)
             if batch.canvas_rows:
-                self._predict(batch, logits)
+                self._predict(batch, hidden)
             return Inspection(np.array(hidden.astype(mx.float32)), np.array(capped))
 
     def memory(self) -> MemoryUse:
@@ -83,15 +83,13 @@ class Backend:
             segment.context.length = segment.end  # type: ignore[misc]
         return hidden
 
-    def _logits(self, batch: Batch, hidden: mx.array) -> mx.array:
-        return self._model.embed_tokens.logits(hidden[mx.array(batch.predicted)])
-
-    def _predict(self, batch: Batch, logits: mx.array) -> Prediction:
-        first = len(logits) - batch.canvas_rows
+    def _predict(self, batch: Batch, hidden: mx.array) -> Prediction:
+        rows = mx.array(batch.predicted)
+        first = len(rows) - batch.canvas_rows
         signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
         cap = self.config.final_logit_softcapping
-        picks, signals = predict(logits, cap, self._draws(batch), first, signal_dtype)
-        self._keep_signals(batch, soft_embedding(self._model, signals))
+        picks, soft = head(self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype)
+        self._keep_signals(batch, soft * self._model.embed_scale)
         packed = mx.stack([picks.sampled, picks.argmax, picks.entropy.view(mx.int32)])
         mx.eval(packed, self._written(batch))
         host = np.array(packed)

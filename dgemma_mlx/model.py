@@ -86,11 +86,6 @@ def hidden_states(model: Model, batch: Batch) -> mx.array:
     return rms_norm(x, model.norm, model.config.rms_norm_eps)
 
 
-def soft_embedding(model: Model, probabilities: mx.array) -> mx.array:
-    """Mixture of embeddings [L, H] by `probabilities` [L, V] in the weight dtype, scaled like a lookup."""
-    return model.embed_tokens.mix(probabilities) * model.embed_scale
-
-
 def _feed_forward(layer: Layer, x: mx.array, model: Model) -> mx.array:
     eps = model.config.rms_norm_eps
     dense = rms_norm(
