@@ -1,1 +1,38 @@
-"""DiffusionGemma on Apple silicon and NVIDIA cards: one core, one trajectory."""
+"""DiffusionGemma on Apple silicon and NVIDIA cards: one core, one trajectory.
+
+model = dgemma.load()
+print(model.generate("3 + 4"))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dgemma.api import Model, load
+    from dgemma.errors import DgemmaError
+    from dgemma.events import Block, Draft, Finish
+    from dgemma.generation import Generation, Stream
+    from dgemma.settings import Settings
+
+__version__ = "0.1.0"
+__all__ = ["Block", "DgemmaError", "Draft", "Finish", "Generation", "Model", "Settings", "Stream", "load"]
+_HOMES = {
+    "Block": "events",
+    "DgemmaError": "errors",
+    "Draft": "events",
+    "Finish": "events",
+    "Generation": "generation",
+    "Model": "api",
+    "Settings": "settings",
+    "Stream": "generation",
+    "load": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are first used, so that `import dgemma` is cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dgemma' has no attribute {name!r}")
+    return getattr(import_module(f"dgemma.{_HOMES[name]}"), name)

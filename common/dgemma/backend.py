@@ -45,7 +45,7 @@ class Context(Protocol):
         """Tokens in the cache; the next token encoded stands at this position."""
 
     def settle(self) -> None:
-        """Declare that what is cached will not be rolled back: sliding layers may drop all but the last W - 1 keys."""
+        """Declare that what is cached will not be rolled back: older keys may go (sliding layers keep W - 1)."""
 
     def truncate(self, length: int) -> bool:
         """Roll back to `length` tokens, exactly; False (and unchanged) where the keys needed are gone."""

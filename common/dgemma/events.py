@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dgemma.channels import Piece
 from dgemma.stats import Stats
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -29,22 +30,41 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Final tokens of one canvas, cut at stop and budget; `converged` is False where the step cap ended it."""
+    """Final tokens of one canvas, cut at stop and budget; `converged` is False where the step cap ended it.
+
+    `pieces` is the text they settle; the engine, which knows no text, leaves it empty.
+    """
 
     handle: int
     canvas: int
     tokens: tuple[int, ...]
     steps: int
     converged: bool
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The answer's part of `pieces`."""
+        return _answer(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last event of a sequence."""
+    """The last event of a sequence; `pieces` is the text that was held back until now."""
 
     handle: int
     reason: FinishReason
     stats: Stats
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The answer's part of `pieces`."""
+        return _answer(self.pieces)
 
 
 Event = Draft | Block | Finish
+
+
+def _answer(pieces: tuple[Piece, ...]) -> str:
+    return "".join(piece.text for piece in pieces if piece.kind == "answer")

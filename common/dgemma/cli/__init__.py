@@ -1,1 +1,46 @@
-"""The `dgemma` command."""
+"""The `dgemma` command. Importing it, `--help` and `--version` load no tensor library."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dgemma import __version__
+from dgemma.cli.generate import generate
+
+_EXIT_CODES = (
+    "Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 model not found or not downloaded while offline, "
+    "4 unsupported model, format, device or option, 5 out of memory, 6 download failed, 130 interrupted, "
+    "143 terminated."
+)
+_HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=_HELP_FLAGS,
+    epilog=_EXIT_CODES,
+)
+app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(generate)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="dgemma")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dgemma {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """DiffusionGemma, a block-diffusion language model, on Apple silicon and NVIDIA cards."""

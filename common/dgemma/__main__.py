@@ -1,0 +1,6 @@
+"""`python -m dgemma`."""
+
+from dgemma.cli import main
+
+if __name__ == "__main__":
+    main()

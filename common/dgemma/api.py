@@ -1,0 +1,142 @@
+"""The Python interface: load a model, generate from it, stream from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from dgemma.answer import Answer
+from dgemma.backend import Backend, BackendOptions, load_backend
+from dgemma.config import GenerationDefaults
+from dgemma.engine import Engine, Request
+from dgemma.env import default_backend
+from dgemma.errors import require
+from dgemma.generation import Generation, Origin, Stream
+from dgemma.hub import DEMO, Located, locate
+from dgemma.settings import Settings
+from dgemma.template import ChatTemplate, Message
+from dgemma.tokenizer import Tokenizer
+
+Device = Literal["auto", "cpu", "gpu"]
+Dtype = Literal["float32", "float16", "bfloat16"]
+Prompt = str | Sequence[Message]
+
+
+def load(
+    model: str = DEMO,
+    backend: str = "auto",
+    *,
+    device: Device = "auto",
+    dtype: Dtype | None = None,
+    offline: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Model:
+    """Load a model by alias, repository or folder.
+
+    `backend` is "mlx", "cuda" or "auto" (see `dgemma.env.default_backend`); `dtype` None is the checkpoint's on an
+    accelerator and float32 on a CPU. `report` hears of a download. Raises DgemmaError.
+    """
+    located = locate(model, offline, report)
+    name = default_backend() if backend == "auto" else backend
+    tokenizer = Tokenizer.from_folder(located.folder)
+    defaults = GenerationDefaults.from_folder(located.folder)
+    return Model(located, tokenizer, defaults, load_backend(name, located.folder, BackendOptions(device, dtype)))
+
+
+@dataclass(slots=True)
+class Model:
+    """A loaded model. Use it as a context manager, or call `close` to let its memory go."""
+
+    located: Located
+    tokenizer: Tokenizer
+    defaults: GenerationDefaults
+    backend: Backend
+    _template: ChatTemplate | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return self.located.folder
+
+    @property
+    def origin(self) -> Origin:
+        """Its name, revision, backend, device and, where the backend tells them, kernels."""
+        kernels = getattr(self.backend, "kernels", None)
+        located, backend = self.located, self.backend
+        return Origin(located.name, located.revision, backend.name, backend.device, kernels and str(kernels))
+
+    def generate(self, prompt: Prompt, settings: Settings | None = None, **overrides: Any) -> Generation:
+        """Answer one prompt (a text, or messages with roles and contents). Overrides are fields of `Settings`."""
+        return self.generate_batch([prompt], settings, **overrides)[0]
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], settings: Settings | None = None, **overrides: Any
+    ) -> list[Generation]:
+        """Answer several prompts in one batch; each result is that of its prompt alone with the same seed."""
+        stream = self._stream(prompts, (settings or Settings()).with_(**overrides))
+        with stream:
+            for _ in stream:
+                pass
+        return stream.generations
+
+    def stream(self, prompt: Prompt, settings: Settings | None = None, **overrides: Any) -> Stream:
+        """The events of one answer: Draft after every step, Block for a final canvas, Finish. Closing it cancels."""
+        return self._stream([prompt], (settings or Settings()).with_(**overrides))
+
+    def prompt_text(self, prompt: Prompt, settings: Settings) -> str:
+        """What the model reads: the prompt through the chat template, or with `raw` as it is behind a bos token."""
+        if settings.raw:
+            require(isinstance(prompt, str), "A raw prompt is a text, not messages.")
+            bos = self.tokenizer.decode([self.bos_id], skip_special=False) if self.bos_id is not None else ""
+            return str(prompt) if str(prompt).startswith(bos) else bos + str(prompt)
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        if settings.system is not None:
+            twice = bool(messages) and messages[0].get("role") == "system"
+            require(not twice, "The messages have a system message already.", "Leave the setting out.")
+            messages.insert(0, {"role": "system", "content": settings.system})
+        return self.template.render(messages, enable_thinking=settings.think, tools=settings.tools)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id of the token every prompt begins with."""
+        return self.tokenizer.id("<bos>")
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template, read when first needed."""
+        if self._template is None:
+            self._template = ChatTemplate.from_folder(self.folder)
+        return self._template
+
+    def close(self) -> None:
+        """Let the backend go; the model must not be used afterwards."""
+        if hasattr(self, "backend"):
+            del self.backend
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _stream(self, prompts: Sequence[Prompt], settings: Settings) -> Stream:
+        settings = settings.seeded()
+        texts = [self.prompt_text(prompt, settings) for prompt in prompts]
+        answers = [Answer(self.tokenizer, text, settings.stop, settings.raw) for text in texts]
+        requests = [self._request(text, answer, settings) for text, answer in zip(texts, answers, strict=True)]
+        for request in requests:
+            request.check(self.backend.config)
+        return Stream(Engine(self.backend), requests, answers, self.origin)
+
+    def _request(self, text: str, answer: Answer, settings: Settings) -> Request:
+        return Request(
+            prompt=self.tokenizer.encode(text),
+            max_tokens=settings.max_tokens,
+            denoising=settings.denoising(self.defaults),
+            seed=settings.seed or 0,
+            canvas_length=settings.canvas_length,
+            stop=answer.rule,
+        )

@@ -1,0 +1,101 @@
+"""`dgemma generate`: one prompt, one answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dgemma.cli import options as o
+from dgemma.cli.prompt import read_prompt
+from dgemma.cli.terminal import Interrupts, Terminal, exit_codes
+from dgemma.errors import UsageError
+
+if TYPE_CHECKING:
+    from dgemma.api import Model
+
+_Fields = dict[str, Any]
+
+
+def generate(
+    prompt: o.Prompt = None,
+    prompt_option: o.PromptOption = None,
+    files: o.Files = None,
+    system: o.System = None,
+    model: o.Model = "demo",
+    max_tokens: o.MaxTokens = 1024,
+    seed: o.Seed = None,
+    backend: o.BackendName = "auto",
+    device: o.Device = "auto",
+    dtype: o.Dtype = None,
+    mode: o.Mode = "diffusion",
+    steps: o.Steps = None,
+    entropy_bound: o.EntropyBound = None,
+    temp: o.Temp = None,
+    temp_range: o.TempRange = None,
+    canvas: o.Canvas = None,
+    stop: o.Stop = None,
+    think: o.Think = False,
+    show: o.Show = "auto",
+    json: o.Json = False,
+    jsonl: o.Jsonl = False,
+    stats: o.Stats = False,
+    raw: o.Raw = False,
+    offline: o.Offline = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    trace: o.Trace = None,
+    kernels: o.Kernels = None,
+    self_conditioning: o.SelfConditioning = None,
+    draft_steps: o.DraftSteps = None,
+    quality: o.Quality = None,
+    warm_start: o.WarmStart = None,
+) -> None:
+    """Answer one prompt. Only the answer goes to standard output."""
+    with exit_codes(verbose):
+        unbuilt = {"--trace": trace, "--kernels": kernels, "--quality": quality, "--warm-start": warm_start}
+        o.refuse(unbuilt | {"--self-conditioning": self_conditioning, "--draft-steps": draft_steps})
+        o.refuse({f"--mode {mode}": mode != "diffusion", "--show live": show == "live"})
+        _check_output(json, jsonl, show)
+        sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
+        sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
+        wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
+        text = read_prompt(prompt, prompt_option, files or [])
+        source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
+        quiet = quiet or json or jsonl
+        with Terminal(quiet, progress=show == "auto") as terminal, _load(model, backend, source, terminal) as loaded:
+            if verbose:
+                terminal.note(f"{loaded.origin}", always=True)
+            output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
+            code = _answer(loaded, text, {**sampling, **wording, "max_tokens": max_tokens}, output, terminal)
+        raise typer.Exit(code)
+
+
+def _check_output(json: bool, jsonl: bool, show: str) -> None:
+    if json and jsonl:
+        raise UsageError("--json and --jsonl exclude one another.", "Choose one.")
+    if (json or jsonl) and show != "auto":
+        raise UsageError(f"--show {show} has no meaning with --json or --jsonl.", "Leave it out.")
+
+
+def _load(model: str, backend: str, source: _Fields, terminal: Terminal) -> Model:
+    from dgemma.api import load
+    from dgemma.hub import DEMO, REAL_MODEL
+
+    if model == DEMO:
+        terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")
+    terminal.progress(f"loading {model}")
+    return load(model, backend, **source, report=terminal.note)
+
+
+def _answer(model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal) -> int:
+    from dgemma.cli.printer import Output, Printer
+
+    printer = Printer(terminal, Output(**output), model)
+    with Interrupts() as interrupts, model.stream(text, **settings) as stream:
+        for event in stream:
+            printer.event(event, stream)
+            if interrupts.code:
+                stream.cancel()
+        printer.finish(stream.generations[0], settings["max_tokens"])
+    return interrupts.code or 0

@@ -1,0 +1,73 @@
+"""The flags of `dgemma generate`: their spellings, types and help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from dgemma.errors import UnsupportedError, UsageError
+
+
+def _planned(flag: str) -> Any:
+    return Option(flag, hidden=True)
+
+
+Prompt = Annotated[str | None, Argument(help="What to answer; - reads standard input.", show_default=False)]
+PromptOption = Annotated[str | None, Option("-p", "--prompt", help="The prompt, as a flag.", show_default=False)]
+Files = Annotated[list[Path] | None, Option("-f", "--file", help="Put a file's text before the prompt; repeatable.")]
+System = Annotated[str | None, Option("-s", "--system", help="System message.", show_default=False)]
+Model = Annotated[str, Option("-m", "--model", envvar="DGEMMA_MODEL", help="Alias, owner/name[@revision] or folder.")]
+MaxTokens = Annotated[int, Option("-n", "--max-tokens", min=1, help="Longest answer in tokens.")]
+Seed = Annotated[int | None, Option(min=0, help="Seed of all randomness; drawn and reported where absent.")]
+BackendName = Annotated[str, Option("--backend", envvar="DGEMMA_BACKEND", help="auto, mlx or cuda.")]
+Device = Annotated[Literal["auto", "cpu", "gpu"], Option("--device", help="Where to compute.")]
+Dtype = Annotated[
+    Literal["float32", "float16", "bfloat16"] | None,
+    Option(help="Weight type; the checkpoint's on an accelerator, float32 on a CPU where absent."),
+]
+Mode = Annotated[Literal["diffusion", "ar", "verified", "hybrid"], Option("--mode", help="Only diffusion so far.")]
+Steps = Annotated[int | None, Option(min=1, help="Most denoising steps a canvas.")]
+EntropyBound = Annotated[float | None, Option(min=0.0, help="Entropy (nats) accepted a step; higher is faster.")]
+Temp = Annotated[float | None, Option("--temp", min=0.0, help="Constant temperature; 0 takes the likeliest token.")]
+TempRange = Annotated[str | None, Option("--temp-range", metavar="MIN,MAX", help="Temperature falls from MAX to MIN.")]
+Canvas = Annotated[int | None, Option("--canvas", min=1, help="Tokens a canvas; the model's own where absent.")]
+Stop = Annotated[list[str] | None, Option("--stop", help="End the answer before this text; repeatable.")]
+Think = Annotated[bool, Option("--think/--no-think", help="Let the model reason first (on standard error).")]
+Show = Annotated[
+    Literal["auto", "live", "blocks", "none"],
+    Option(help="auto: blocks as they are final, progress on a terminal; blocks: no progress; none: all at the end."),
+]
+Json = Annotated[bool, Option("--json", help="Print one JSON object instead of the answer.")]
+Jsonl = Annotated[bool, Option("--jsonl", help="Print one JSON event a line: draft, block, finish.")]
+Stats = Annotated[bool, Option("--stats", help="Print a line of statistics on standard error.")]
+Raw = Annotated[bool, Option("--raw", help="Use the prompt without the chat template; keep markers in the text.")]
+Offline = Annotated[bool, Option("--offline", help="Never use the network.")]
+Quiet = Annotated[bool, Option("-q", "--quiet", help="Nothing on standard error but errors.")]
+Verbose = Annotated[bool, Option("-v", "--verbose", help="Say what runs where; tracebacks with errors.")]
+Trace = Annotated[str | None, _planned("--trace")]
+Kernels = Annotated[str | None, _planned("--kernels")]
+SelfConditioning = Annotated[str | None, _planned("--self-conditioning")]
+DraftSteps = Annotated[str | None, _planned("--draft-steps")]
+Quality = Annotated[str | None, _planned("--quality")]
+WarmStart = Annotated[str | None, _planned("--warm-start")]
+
+
+def refuse(planned: Mapping[str, object]) -> None:
+    """Raise UnsupportedError for the first flag given that is planned but not built; None and False are "not given"."""
+    for flag, value in planned.items():
+        if value is not None and value is not False:
+            raise UnsupportedError(f"{flag} is not supported by this version.", "Leave it out.")
+
+
+def temperature_range(text: str | None) -> tuple[float, float] | None:
+    """Parse MIN,MAX."""
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"--temp-range takes MIN,MAX, not {text!r}.", "For example: --temp-range 0.4,0.8") from None
+    return low, high

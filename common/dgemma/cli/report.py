@@ -1,0 +1,83 @@
+"""A generation as JSON and as one line of statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from dgemma.channels import Piece
+from dgemma.events import Block, Draft, Event
+from dgemma.generation import Generation
+from dgemma.tokenizer import Tokenizer
+
+SCHEMA = 1
+
+
+def as_object(generation: Generation) -> dict[str, Any]:
+    """The object of `--json`."""
+    origin = generation.origin
+    found = {
+        "schema": SCHEMA,
+        "text": generation.text,
+        "reasoning": generation.reasoning,
+        "tool_calls": [call.as_dict() for call in generation.tool_calls],
+        "tokens": list(generation.tokens),
+        "finish_reason": generation.finish_reason,
+        "seed": generation.seed,
+        "model": origin.model,
+        "revision": origin.revision,
+        "backend": origin.backend,
+        "device": origin.device,
+        "stats": asdict(generation.stats),
+    }
+    return found if origin.kernels is None else found | {"kernels": origin.kernels}
+
+
+def as_event(event: Event, generation: Generation | None, tokenizer: Tokenizer) -> dict[str, Any]:
+    """A line of `--jsonl`; the finish event carries everything that `--json` prints."""
+    if isinstance(event, Draft):
+        found: dict[str, Any] = asdict(event) | {"text": tokenizer.decode(event.tokens)}
+    elif isinstance(event, Block):
+        found = {"canvas": event.canvas, "steps": event.steps, "converged": event.converged}
+        found |= {"tokens": event.tokens} | _texts(event.pieces)
+    else:
+        assert generation is not None
+        found = as_object(generation)
+    found.pop("handle", None)
+    return {"event": type(event).__name__.lower(), "schema": SCHEMA} | found
+
+
+def dump(value: dict[str, Any]) -> str:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def stats_line(generation: Generation) -> str:
+    """Everything of interest, between dots."""
+    stats, origin = generation.stats, generation.origin
+    parts = [
+        "stopped" if generation.finish_reason == "cancelled" else "",
+        f"{stats.completion_tokens} tokens",
+        f"{stats.decode_tok_s:.1f} tok/s",
+        f"{stats.canvases} blocks",
+        f"{stats.denoising_steps} steps",
+        f"{stats.tokens_per_forward:.1f} tok/step",
+        f"prompt {stats.prompt_tokens}",
+        f"first block {stats.time_to_first_block_s:.2f} s",
+        f"total {stats.total_s:.2f} s",
+        f"peak {stats.peak_memory_bytes / 1e9:.2f} GB",
+        f"seed {generation.seed}",
+        f"{origin.backend} {origin.device}",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _texts(pieces: Iterable[Piece]) -> dict[str, Any]:
+    pieces = tuple(pieces)
+    return {
+        "text": "".join(piece.text for piece in pieces if piece.kind == "answer"),
+        "reasoning": "".join(piece.text for piece in pieces if piece.kind == "reasoning"),
+        "tool_calls": [piece.call.as_dict() for piece in pieces if piece.call],
+    }

@@ -1,0 +1,141 @@
+"""A model's name to its folder: an alias, a path, or a repository of the Hugging Face hub, its cache first."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgemma.config import read_json
+from dgemma.errors import CheckpointError, DgemmaError, ModelNotFoundError, NetworkError
+
+REAL_MODEL = "google/diffusiongemma-26B-A4B-it"
+ALIASES = {"dgemma:bf16": REAL_MODEL}
+DEMO = "demo"
+_DEMO_FOLDER = Path(__file__).parent / "demo"
+_REPO = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_WANTED = ("*.json", "*.jinja", "model*.safetensors")
+_NEEDED = ("config.json", "generation_config.json", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A folder with a whole model in it; `revision` is the commit of a hub repository."""
+
+    folder: Path
+    name: str
+    revision: str | None = None
+
+
+def locate(model: str, offline: bool = False, report: Callable[[str], None] = lambda line: None) -> Located:
+    """Find `model`, downloading it only if it is not complete on this machine and `offline` allows it.
+
+    Raises ModelNotFoundError, NetworkError. HF_HUB_OFFLINE counts as `offline`. `report` hears of a download.
+    """
+    if model == DEMO:
+        return _demo()
+    name = ALIASES.get(model, model)
+    if _is_path(name):
+        return _local(name)
+    match = _REPO.fullmatch(name)
+    if match is None:
+        known = ", ".join((DEMO, *ALIASES))
+        raise ModelNotFoundError(f"No model called {model!r}.", f"Give a folder, owner/name[@revision], or: {known}.")
+    return _repository(match[1], match[2], offline or _offline_by_environment(), report)
+
+
+def missing_file(folder: Path) -> str | None:
+    """The first file that a whole model folder has and this one lacks."""
+    wanted = [*_NEEDED, *_weights(folder)]
+    return next((name for name in wanted if not (folder / name).is_file()), None)
+
+
+def _demo() -> Located:
+    if missing_file(_DEMO_FOLDER):
+        raise ModelNotFoundError("This installation has no demo model.", f"Name a model, e.g. -m {REAL_MODEL}.")
+    return Located(_DEMO_FOLDER, DEMO)
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~", os.sep)) or Path(name).is_dir()
+
+
+def _local(name: str) -> Located:
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"There is no folder {name}.", "Give a folder that holds a config.json.")
+    return Located(folder, name)
+
+
+def _weights(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return ["model.safetensors"]
+    try:
+        weight_map = read_json(index).get("weight_map")
+    except CheckpointError:
+        return [index.name + " (readable)"]
+    return sorted({str(shard) for shard in weight_map.values()}) if isinstance(weight_map, dict) else []
+
+
+def _offline_by_environment() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _repository(repo: str, revision: str | None, offline: bool, report: Callable[[str], None]) -> Located:
+    cached = _cached(repo, revision)
+    if cached is not None:
+        return _located(cached, repo, revision)
+    if offline:
+        raise ModelNotFoundError(
+            f"{repo} is not (completely) on this machine, and downloads are switched off.",
+            f"Run once without --offline and HF_HUB_OFFLINE, or: hf download {repo}",
+        )
+    report(f"Downloading {repo}; later runs use the copy on this machine.")
+    return _located(_download(repo, revision), repo, revision)
+
+
+def _located(folder: Path, repo: str, revision: str | None) -> Located:
+    return Located(folder, repo, folder.name if folder.parent.name == "snapshots" else revision)
+
+
+def _cached(repo: str, revision: str | None) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    except HFValidationError as error:
+        raise ModelNotFoundError(f"{repo!r} is not a repository name: {error}.") from error
+    return None if missing_file(folder) else folder
+
+
+def _download(repo: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED)))
+    except Exception as error:
+        raise _explained(error, repo, revision) from error
+    if lacking := missing_file(folder):
+        raise ModelNotFoundError(f"{repo} has no {lacking}.", "Is it a DiffusionGemma in safetensors format?")
+    return folder
+
+
+def _explained(error: Exception, repo: str, revision: str | None) -> DgemmaError:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return ModelNotFoundError(
+            f"{repo} is gated.", f"Accept its terms at https://huggingface.co/{repo}, then run: hf auth login"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return ModelNotFoundError(f"{repo} has no revision {revision!r}.")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelNotFoundError(f"There is no repository {repo}, or it is private.", "If private, run: hf auth login")
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    return NetworkError(f"Downloading {repo} failed: {reason}", "Try again; what has arrived is kept.")
