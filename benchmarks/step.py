@@ -1,6 +1,7 @@
-"""Time whole denoising steps: `python -m benchmarks.step --peers` against transformers and mlx-vlm on this CPU.
+"""Time whole denoising steps: at real shapes on a GPU (a small form on a CPU), or against peers on this CPU.
 
-Each pair runs in a process of its own, alternating step by step, so that a busy machine slows both sides alike.
+`python -m benchmarks.step` prints a row a weight format with its breakdown. With `--peers` each pair runs in a process
+of its own, alternating step by step, so that a busy machine slows both sides alike.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and print rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true", help="compare with transformers and mlx-vlm on the CPU")
+    parser.add_argument("--formats", nargs="*", default=["plain", "affine4", "affine8", "mxfp4", "nvfp4"])
+    parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--backends", nargs="*", default=list(_PEERS), choices=list(_PEERS))
     parser.add_argument("--model", type=Path, help="the checkpoint to use instead of a fresh random one")
@@ -35,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(compare(options.pair, options.model, options.rounds)))
     elif options.peers:
         _peers(options)
+    else:
+        from benchmarks.breakdown import row
+
+        for name in options.formats:
+            print(json.dumps(row(name, options.context, options.rounds)), flush=True)
 
 
 def compare(name: str, folder: Path, rounds: int) -> dict[str, object]:

@@ -17,8 +17,9 @@ from dgemma.config import ModelConfig
 from dgemma.errors import OutOfMemoryError, UnsupportedError
 from dgemma.memory import peak_resident_bytes
 from dgemma_cuda.cache import Context
+from dgemma_cuda.kernels import choose
 from dgemma_cuda.model import Model, hidden_states
-from dgemma_cuda.vocab import Draws, head, softcap
+from dgemma_cuda.vocab import Draws, softcap
 from dgemma_cuda.weights import load_model
 
 
@@ -29,10 +30,10 @@ def open_backend(folder: Path, options: BackendOptions) -> Backend:
     dtype = _dtype(options.dtype or ("float32" if device.type == "cpu" else config.dtype))
     try:
         with torch.inference_mode():
-            model = load_model(Checkpoint.open(folder), config, device, dtype)
+            model = load_model(Checkpoint.open(folder), config, device, dtype, choose(device, options.kernels))
     except torch.OutOfMemoryError as error:
         raise OutOfMemoryError(f"The weights do not fit on {device}: {error}.", "Use a smaller format.") from error
-    return Backend(model)
+    return Backend(model, _sparse(options.self_conditioning, dtype))
 
 
 class Backend:
@@ -40,10 +41,11 @@ class Backend:
 
     name = "cuda"
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, sparse: bool) -> None:
         self.config = model.config
         self.device = "cpu" if model.device.type == "cpu" else torch.cuda.get_device_name(model.device)
-        self._model = model
+        self.kernels = model.kernels.names
+        self._model, self._sparse = model, sparse
         self._weights = _allocated(model)
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
@@ -93,7 +95,9 @@ class Backend:
         first = len(rows) - batch.canvas_rows
         signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
         cap = self.config.final_logit_softcapping
-        picks, soft = head(self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype)
+        picks, soft = self._model.kernels.head(
+            self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype, self._sparse
+        )
         self._keep_signals(batch, soft * self._model.embed_scale)
         packed = torch.stack([picks.sampled, picks.argmax, picks.entropy.view(torch.int32)]).cpu().numpy()
         return Prediction(packed[0], packed[1], packed[2].view(np.float32))
@@ -119,6 +123,11 @@ def _dtype(name: str) -> torch.dtype:
     if name not in known:
         raise UnsupportedError(f"dtype {name!r} is not supported.", f"Use one of: {', '.join(known)}.")
     return known[name]
+
+
+def _sparse(choice: str, running: torch.dtype) -> bool:
+    """Sparse self-conditioning is within 16-bit rounding of exact, not within that of float32."""
+    return choice == "sparse" or (choice == "auto" and running != torch.float32)
 
 
 def _signal_dtype(stored: str, running: torch.dtype) -> torch.dtype:

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from dgemma_cuda.quant import Embedding
+from dgemma_cuda.self_conditioning import sparse_mixture
 
 CHUNK = 4096
 BLOCK = 512
+_ROWS = 32
 _NEVER = -1e30
 
 
@@ -43,30 +45,34 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
 
 
 def head(
-    embedding: Embedding, x: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype
+    embedding: Embedding, x: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype, sparse: bool
 ) -> tuple[Picks, Tensor]:
     """Predict from final-normed rows x [R, H]; also the unscaled soft embedding of the rows from `signal_from`.
 
-    The signal is a softmax of its own over the processed logits rounded to `signal_dtype`.
+    The signal is a softmax of its own over the processed logits rounded to `signal_dtype`; `sparse` gathers it.
     """
     scale = (cap / draws.temperatures)[:, None]
     logits = x.new_empty(len(x), len(embedding))
     scan = Scan(len(x), x.device)
-    mixture = _Mixture(torch.zeros(len(x) - signal_from, x.shape[1], device=x.device), x.dtype)
-    rounded = None if signal_dtype == torch.float32 else Scan(len(x) - signal_from, x.device)
+    mixture = _Mixture(len(x) - signal_from, signal_dtype, x)
     for start in range(0, len(embedding), CHUNK):
         part = embedding.part(start, start + CHUNK)
         logits[:, start : start + CHUNK] = raw = part.logits(x)
         scores = _scores(raw, cap, scale)
-        signal = scores[signal_from:].to(signal_dtype).float() if rounded else None
+        signal = scores[signal_from:].to(signal_dtype).float() if mixture.apart and not sparse else None
         mass, shrink = scan.add(scores)
-        if rounded and signal is not None:
-            mass, shrink = rounded.add(signal)
-            mixture.add(part, mass, shrink)
-        else:
-            mixture.add(part, mass[signal_from:], shrink[signal_from:])
-    total = rounded.total if rounded else scan.total[signal_from:]
-    return scan.picks(logits, cap, scale, draws), (mixture.sum / total[:, None]).to(x.dtype)
+        if not sparse:
+            mixture.add(part, signal, mass[signal_from:], shrink[signal_from:])
+    picks = scan.picks(logits, cap, scale, draws)
+    if not sparse:
+        return picks, mixture.result(scan.total[signal_from:])
+    rows = [slice(start, min(start + _ROWS, len(x))) for start in range(signal_from, len(x), _ROWS)]
+    soft = [sparse_mixture(embedding, _signal(logits[each], cap, scale[each], signal_dtype), x.dtype) for each in rows]
+    return picks, torch.cat(soft) if soft else x[:0]
+
+
+def _signal(raw: Tensor, cap: float, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    return _scores(raw, cap, scale)[:, : raw.shape[1]].to(dtype).float()
 
 
 class Scan:
@@ -119,18 +125,28 @@ class Scan:
         return block * BLOCK + place.minimum(last)
 
 
-@dataclass(slots=True)
 class _Mixture:
-    """A running sum of embedding rows weighted by mass, float32 [R, H]."""
+    """A running sum of embedding rows weighted by exp(signal), float32 [S, H].
 
-    sum: Tensor
-    dtype: torch.dtype
+    Where the signal is not rounded (`apart` is false) the mass of the scan serves as it is.
+    """
 
-    def add(self, part: Embedding, mass: Tensor, shrink: Tensor) -> None:
-        if not len(self.sum):
+    def __init__(self, rows: int, signal_dtype: torch.dtype, like: Tensor) -> None:
+        self.apart = signal_dtype != torch.float32
+        self._sum = torch.zeros(rows, like.shape[1], device=like.device)
+        self._scan = Scan(rows, like.device)
+        self._dtype = like.dtype
+
+    def add(self, part: Embedding, signal: Tensor | None, mass: Tensor, shrink: Tensor) -> None:
+        if not len(self._sum):
             return
-        product = part.mix(mass[:, : len(part)].to(self.dtype))
-        self.sum.mul_(shrink[:, None]).add_(product)
+        if signal is not None:
+            mass, shrink = self._scan.add(signal)
+        product = part.mix(mass[:, : len(part)].to(self._dtype))
+        self._sum.mul_(shrink[:, None]).add_(product)
+
+    def result(self, total: Tensor) -> Tensor:
+        return (self._sum / (self._scan.total if self.apart else total)[:, None]).to(self._dtype)
 
 
 def _scores(raw: Tensor, cap: float, scale: Tensor) -> Tensor:

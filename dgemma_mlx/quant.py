@@ -59,8 +59,8 @@ class Packed:
 
     def part(self, start: int, stop: int) -> Packed:
         """The rows `start`..`stop`."""
-        biases = None if self.biases is None else self.biases[start:stop]
-        return Packed(self.weight[start:stop], self.scales[start:stop], biases, self.spec)
+        rest = (None if each is None else each[start:stop] for each in (self.biases, self.multiplier))
+        return Packed(self.weight[start:stop], self.scales[start:stop], *rest, self.spec)
 
     def dequantized(self, rows: mx.array) -> mx.array:
         """The rows with ids `rows`, unpacked."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from dgemma_mlx.quant import Embedding
+from dgemma_mlx.self_conditioning import sparse_mixture
 
 CHUNK = 4096
 BLOCK = 512
+_ROWS = 32
 _NEVER = -1e30
 
 
@@ -42,31 +44,37 @@ def softcap(logits: mx.array, cap: float) -> mx.array:
 
 
 def head(
-    embedding: Embedding, x: mx.array, cap: float, draws: Draws, signal_from: int, signal_dtype: mx.Dtype
+    embedding: Embedding, x: mx.array, cap: float, draws: Draws, signal_from: int, signal_dtype: mx.Dtype, sparse: bool
 ) -> tuple[Picks, mx.array]:
     """Predict from final-normed rows x [R, H]; also the unscaled soft embedding of the rows from `signal_from`.
 
-    The signal is a softmax of its own over the processed logits rounded to `signal_dtype`.
+    The signal is a softmax of its own over the processed logits rounded to `signal_dtype`; `sparse` gathers it.
     """
     scale = (cap / draws.temperatures)[:, None]
     logits = []
     scan = Scan(len(x))
-    mixture = _Mixture(mx.zeros((len(x) - signal_from, x.shape[1])), x.dtype)
-    rounded = None if signal_dtype == mx.float32 else Scan(len(x) - signal_from)
+    mixture = _Mixture(len(x) - signal_from, signal_dtype, x)
     for start in range(0, len(embedding), CHUNK):
         part = embedding.part(start, start + CHUNK)
         raw = part.logits(x)
         scores = _scores(raw, cap, scale)
+        signal = scores[signal_from:].astype(signal_dtype).astype(mx.float32) if mixture.apart and not sparse else None
         mass, shrink = scan.add(scores)
-        if rounded:
-            mass, shrink = rounded.add(scores[signal_from:].astype(signal_dtype).astype(mx.float32))
-            mixture.add(part, mass, shrink)
-        else:
-            mixture.add(part, mass[signal_from:], shrink[signal_from:])
+        if not sparse:
+            mixture.add(part, signal, mass[signal_from:], shrink[signal_from:])
         logits.append(raw)
-        mx.eval(raw, mixture.sum, scan.state)
-    total = rounded.total if rounded else scan.total[signal_from:]
-    return scan.picks(logits, cap, scale, draws), (mixture.sum / total[:, None]).astype(x.dtype)
+        mx.eval(raw, mixture.state, scan.state)
+    picks = scan.picks(logits, cap, scale, draws)
+    if not sparse:
+        return picks, mixture.result(scan.total[signal_from:])
+    rows = [slice(start, min(start + _ROWS, len(x))) for start in range(signal_from, len(x), _ROWS)]
+    soft = [sparse_mixture(embedding, _signal(logits, each, cap, scale, signal_dtype), x.dtype) for each in rows]
+    return picks, mx.concatenate(soft) if soft else x[:0]
+
+
+def _signal(logits: list[mx.array], rows: slice, cap: float, scale: mx.array, dtype: mx.Dtype) -> mx.array:
+    raw = mx.concatenate([part[rows] for part in logits], axis=-1)
+    return (mx.tanh(raw.astype(mx.float32) * (1 / cap)) * scale[rows]).astype(dtype)
 
 
 class Scan:
@@ -127,18 +135,32 @@ class Scan:
         return block * BLOCK + mx.minimum(place, last)
 
 
-@dataclass(slots=True)
 class _Mixture:
-    """A running sum of embedding rows weighted by mass, float32 [R, H]."""
+    """A running sum of embedding rows weighted by exp(signal), float32 [S, H].
 
-    sum: mx.array
-    dtype: mx.Dtype
+    Where the signal is not rounded (`apart` is false) the mass of the scan serves as it is.
+    """
 
-    def add(self, part: Embedding, mass: mx.array, shrink: mx.array) -> None:
-        if not len(self.sum):
+    def __init__(self, rows: int, signal_dtype: mx.Dtype, like: mx.array) -> None:
+        self.apart = signal_dtype != mx.float32
+        self._sum = mx.zeros((rows, like.shape[1]))
+        self._scan = Scan(rows)
+        self._dtype = like.dtype
+
+    @property
+    def state(self) -> list[mx.array]:
+        """Everything that later chunks depend on."""
+        return [self._sum, *self._scan.state]
+
+    def add(self, part: Embedding, signal: mx.array | None, mass: mx.array, shrink: mx.array) -> None:
+        if not len(self._sum):
             return
-        product = part.mix(mass[:, : len(part)].astype(self.dtype))
-        self.sum = self.sum * shrink[:, None] + product
+        if signal is not None:
+            mass, shrink = self._scan.add(signal)
+        self._sum = self._sum * shrink[:, None] + part.mix(mass[:, : len(part)].astype(self._dtype))
+
+    def result(self, total: mx.array) -> mx.array:
+        return (self._sum / (self._scan.total if self.apart else total)[:, None]).astype(self._dtype)
 
 
 def _scores(raw: mx.array, cap: float, scale: mx.array) -> mx.array:

@@ -20,12 +20,14 @@ def linear_kernel(
     weight: tl.tensor,
     scales: tl.tensor,
     biases: tl.tensor,
+    multipliers: tl.tensor,
     out: tl.tensor,
     M: tl.tensor,
     N: tl.tensor,
     K: tl.tensor,
     FORMAT: tl.constexpr,
     GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -38,6 +40,8 @@ def linear_kernel(
     acc = tl.zeros((BN, BM), tl.float32)
     for k in range(0, K, BK):
         acc = add_product(acc, x, rows, present, weight, scales, biases, w_rows, inside, k, K, FORMAT, GROUP, BN, BK)
+    if SCALED:
+        acc = acc * tl.load(multipliers + w_rows, mask=inside, other=0.0)[:, None]
     places = out + rows.to(tl.int64)[None, :] * N + columns[:, None]
     tl.store(places, narrow(acc, out.dtype.element_ty), mask=inside[:, None] & present[None, :])
 

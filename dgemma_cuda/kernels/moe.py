@@ -37,12 +37,14 @@ def gate_up_kernel(
     weight: tl.tensor,
     scales: tl.tensor,
     biases: tl.tensor,
+    multipliers: tl.tensor,
     out: tl.tensor,
     I: tl.tensor,  # noqa: E741
     K: tl.tensor,
     TOP_K: tl.constexpr,
     FORMAT: tl.constexpr,
     GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -64,6 +66,9 @@ def gate_up_kernel(
             gate, x, tokens, present, weight, scales, biases, gate_rows, inside, k, K, FORMAT, GROUP, BN, BK
         )
         up = add_product(up, x, tokens, present, weight, scales, biases, up_rows, inside, k, K, FORMAT, GROUP, BN, BK)
+    if SCALED:
+        gate = gate * tl.load(multipliers + gate_rows, mask=inside, other=0.0)[:, None]
+        up = up * tl.load(multipliers + up_rows, mask=inside, other=0.0)[:, None]
     places = out + rows[None, :] * I + columns[:, None]
     tl.store(places, narrow(gelu(gate) * up, out.dtype.element_ty), mask=inside[:, None] & present[None, :])
 
@@ -78,11 +83,13 @@ def down_kernel(
     weight: tl.tensor,
     scales: tl.tensor,
     biases: tl.tensor,
+    multipliers: tl.tensor,
     out: tl.tensor,
     H: tl.tensor,
     K: tl.tensor,
     FORMAT: tl.constexpr,
     GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -98,6 +105,8 @@ def down_kernel(
     acc = tl.zeros((BN, BM), tl.float32)
     for k in range(0, K, BK):
         acc = add_product(acc, x, rows, present, weight, scales, biases, w_rows, inside, k, K, FORMAT, GROUP, BN, BK)
+    if SCALED:
+        acc = acc * tl.load(multipliers + w_rows, mask=inside, other=0.0)[:, None]
     targets = tl.load(order + rows, mask=present, other=0)
     acc = acc * tl.load(routing + targets, mask=present, other=0.0)[None, :]
     places = out + targets[None, :] * H + columns[:, None]

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dgemma.quantization import QuantSpec
 from dgemma_cuda.kernels.packed import AFFINE4, AFFINE8, MXFP4, MXFP8, NVFP4, PLAIN
+from dgemma_cuda.quant import (
+    Embedding,
+    Experts,
+    Linear,
+    PackedEmbedding,
+    PackedExperts,
+    PackedLinear,
+    PlainEmbedding,
+    PlainExperts,
+    PlainLinear,
+)
 
 _FORMATS = {
     ("affine", 4): AFFINE4,
@@ -22,40 +32,52 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix [rows, columns], or `stack` of them one after the other."""
+    """A matrix of `rows` rows, or `stack` of them one after the other; unused tensors repeat a used one."""
 
     weight: Tensor
     scales: Tensor
     biases: Tensor
+    multipliers: Tensor
     rows: int
     stack: int
     format: int
     group: int
+    scaled: bool
 
     @property
-    def pointers(self) -> tuple[Tensor, Tensor, Tensor]:
+    def pointers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The tensors a kernel takes, in its order."""
-        return self.weight, self.scales, self.biases
+        return self.weight, self.scales, self.biases, self.multipliers
 
     @property
-    def constants(self) -> dict[str, int]:
-        """The compile-time arguments of a kernel."""
-        return {"FORMAT": self.format, "GROUP": self.group, "BK": max(_BLOCK, self.group)}
+    def constants(self) -> dict[str, int | bool]:
+        """The compile-time arguments of a product."""
+        block = max(_BLOCK, self.group)
+        return {"FORMAT": self.format, "GROUP": self.group, "SCALED": self.scaled, "BK": block}
 
 
-def plain(weight: Tensor) -> Operand:
-    """An unquantized [rows, columns] matrix or [stack, rows, columns]."""
-    stack = 1 if weight.ndim == 2 else len(weight)
-    return Operand(weight, weight, weight, weight.shape[-2], stack, PLAIN.value, 1)
-
-
-def packed(weight: Tensor, scales: Tensor, biases: Tensor | None, spec: QuantSpec) -> Operand | None:
-    """A matrix in MLX's packed layout; None where no kernel reads its format."""
-    code = _FORMATS.get((spec.mode, spec.bits))
+def of(matrix: Linear | Embedding | Experts) -> Operand | None:
+    """The weight of a map; None where no kernel reads its format."""
+    if isinstance(matrix, PlainLinear | PlainEmbedding | PlainExperts):
+        weight = matrix.weight
+        return Operand(*[weight] * 4, *_shape(weight), PLAIN.value, 1, False)
+    if not isinstance(matrix, PackedLinear | PackedEmbedding | PackedExperts):
+        return None
+    packed = matrix.packed
+    code = _FORMATS.get((packed.spec.mode, packed.spec.bits))
     if code is None:
         return None
-    stack = 1 if weight.ndim == 2 else len(weight)
-    bytes_ = weight.contiguous().view(torch.uint8)
+    rest = [packed.scales if each is None else each for each in (packed.scales, packed.biases, packed.multiplier)]
+    octets = packed.weight.contiguous().view(torch.uint8)
     return Operand(
-        bytes_, scales, scales if biases is None else biases, weight.shape[-2], stack, code.value, spec.group_size
+        octets,
+        *(each.contiguous() for each in rest),
+        *_shape(packed.weight),
+        code.value,
+        packed.spec.group_size,
+        packed.multiplier is not None,
     )
+
+
+def _shape(weight: Tensor) -> tuple[int, int]:
+    return weight.shape[-2], 1 if weight.ndim == 2 else len(weight)

@@ -1,7 +1,7 @@
 """Soft embeddings out of the few ids that hold a row's mass, gathered from the stored embedding.
 
-Ids below `REACH` nats from a row's top are left out. What they weigh is measured, so that the caller can take the dense
-path for a row that loses more than it may, or whose list overflows.
+What the ids left out weigh is measured, so that the caller can take the full product for a row that loses too much or
+whose list overflows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from dgemma_cuda.kernels.numerics import narrow
 from dgemma_cuda.kernels.operand import Operand
 from dgemma_cuda.kernels.packed import AFFINE4, AFFINE8, MXFP8, PLAIN, e2m1, e4m3, scale_values
 from dgemma_cuda.kernels.vocab import BLOCK, Signal, scores_of, signal_of
-
-REACH = 14.0
-WIDTH = 1024
+from dgemma_cuda.self_conditioning import REACH, WIDTH
 
 
 @triton.jit
@@ -49,7 +47,7 @@ def candidates_kernel(
     temperature = tl.load(temperatures + row)
     count = tl.zeros((), tl.int32)
     mass = tl.zeros((), tl.float32)
-    for block in range(0, blocks):
+    for block in range(blocks):
         if tl.load(block_tops + row * block_stride + block) >= top - reach:
             ids = block * BLOCK + tl.arange(0, BLOCK)
             inside = ids < V
@@ -75,11 +73,13 @@ def gather_kernel(
     table: tl.tensor,
     scales: tl.tensor,
     biases: tl.tensor,
+    multipliers: tl.tensor,
     out: tl.tensor,
     H: tl.tensor,
     WIDTH: tl.constexpr,
     FORMAT: tl.constexpr,
     GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
     BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -112,13 +112,15 @@ def gather_kernel(
                 values = e4m3(code).to(tl.float32) * scale
             else:
                 values = e2m1(code).to(tl.float32) * scale
+        if SCALED:
+            share = share * tl.load(multipliers + tokens, mask=known[:, None], other=0.0).reshape(BATCH)
         acc += tl.where(mask, values, 0.0) * share[:, None]
     tl.store(out + row * H + columns, narrow(tl.sum(acc, 0), out.dtype.element_ty), mask=columns < H)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Of each row: ids and probabilities [S, WIDTH] of which `counts` [S] are used, and the mass that all of them have."""
+    """Of each row: ids and shares [S, WIDTH] of which `counts` [S] are used, and the mass that all of them have."""
 
     ids: Tensor
     weights: Tensor
@@ -161,7 +163,7 @@ def gather(chosen: Candidates, table: Operand, width: int, dtype: torch.dtype) -
     """The unscaled soft embeddings [S, width]."""
     rows = len(chosen.ids)
     out = torch.empty(rows, width, dtype=dtype, device=chosen.ids.device)
-    constants = {"FORMAT": table.format, "GROUP": table.group}
+    constants = {"FORMAT": table.format, "GROUP": table.group, "SCALED": table.scaled}
     gather_kernel[(rows, triton.cdiv(width, 256))](
         chosen.ids,
         chosen.weights,

@@ -161,10 +161,13 @@ class Signal:
     cap: float
     kind: int
 
+    def rows(self, chosen: Tensor) -> Signal:
+        """A copy of some rows."""
+        parts = (self.logits, self.temperatures, self.top, self.sum, self.block_tops)
+        return Signal(*(each[chosen] for each in parts), self.cap, self.kind)
 
-def pick(
-    logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype
-) -> tuple[Picks, Signal]:
+
+def pick(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype) -> tuple[Picks, Signal]:
     """Predict from raw logits [R, V]; the signal is that of the rows from `signal_from`."""
     rows, vocab = logits.shape
     blocks, kind = triton.cdiv(vocab, BLOCK), SIGNALS[signal_dtype]

@@ -20,7 +20,12 @@ FORMATS: dict[str, tuple[int, int, str, str, int]] = {
 
 def _operand(name: str) -> tuple[dict[str, str], dict[str, Any]]:
     code, group, weight, scales, block = FORMATS[name]
-    return {"weight": weight, "scales": scales, "biases": P16}, {"FORMAT": code, "GROUP": group, "BK": block}
+    return {"weight": weight, "scales": scales, "biases": P16, "multipliers": P32}, {
+        "FORMAT": code,
+        "GROUP": group,
+        "SCALED": False,
+        "BK": block,
+    }
 
 
 def _moe(name: str) -> list[Case]:
@@ -50,7 +55,14 @@ def _attention(head_dim: int, group: int, causal: bool) -> Case:
     names = {"queries": P16, "keys": P16, "values": P16, "span": PINT, "out": P16, "rows": "i32"}
     strides = {"query_stride": "i32", "key_stride": "i32", "out_stride": "i32"}
     window = 1024 if causal and head_dim == 256 else 0
-    constants = {"GROUP": group, "CAUSAL": causal, "WINDOW": window, "D": head_dim, "BM": sizes["BM"], "BN": sizes["BN"]}
+    constants = {
+        "GROUP": group,
+        "CAUSAL": causal,
+        "WINDOW": window,
+        "D": head_dim,
+        "BM": sizes["BM"],
+        "BN": sizes["BN"],
+    }
     kind = "causal" if causal else "canvas"
     return Case(
         f"attention {kind} {head_dim}",
@@ -65,12 +77,12 @@ def _attention(head_dim: int, group: int, causal: bool) -> Case:
 
 def _gather(name: str) -> Case:
     operand, constants = _operand(name)
-    constants = {key: constants[key] for key in ("FORMAT", "GROUP")}
+    constants = {key: constants[key] for key in ("FORMAT", "GROUP", "SCALED")}
     arguments = {"ids": PINT, "weights": P32, "counts": PINT, "table": operand["weight"], "scales": operand["scales"]}
     return Case(
         f"self-conditioning gather {name}",
         self_conditioning.gather_kernel,
-        arguments | {"biases": P16, "out": P16, "H": "i32"},
+        arguments | {"biases": P16, "multipliers": P32, "out": P16, "H": "i32"},
         constants | {"WIDTH": self_conditioning.WIDTH, "BATCH": 8, "BLOCK": 256},
     )
 
