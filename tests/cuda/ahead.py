@@ -1,6 +1,6 @@
 """Compile kernels for cards that are not there and read what became of them: run as a process of its own.
 
-`python -m tests.cuda.ahead [--arch 80 90] [--kernel NAME]` prints one JSON object a line.
+`python -m tests.cuda.ahead [--arch 80 90] [--kernel NAME ...]` prints one JSON object a line.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def main() -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--arch", type=int, nargs="*", default=ARCHES)
-    parser.add_argument("--kernel", default="")
+    parser.add_argument("--kernel", nargs="*", default=[""])
     options = parser.parse_args()
     for case in CASES:
         for arch in options.arch:
-            if options.kernel in case.name:
+            if any(wanted in case.name for wanted in options.kernel):
                 print(json.dumps(case.compile(arch)), flush=True)
 
 

@@ -1,7 +1,7 @@
 """Every Triton kernel against its twin on ugly shapes, outputs filled with NaN beforehand.
 
-Runs under Triton's interpreter, or on the device named by DGEMMA_CHECK_DEVICE. The interpreter is chosen when Triton is
-imported, so this is a process of its own; it prints a JSON object a check: its name and, where it failed, why.
+Run with TRITON_INTERPRET=1, which Triton reads when it is imported, or with DGEMMA_CHECK_DEVICE naming a GPU. Prints a
+JSON object a check: its name and, where it failed, why.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
-
-DEVICE = os.environ.get("DGEMMA_CHECK_DEVICE", "cpu")
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from torch import Tensor
@@ -39,6 +35,7 @@ from dgemma_cuda.quant import (
 from dgemma_cuda.vocab import Draws
 from tests.close import assert_close
 
+DEVICE = os.environ.get("DGEMMA_CHECK_DEVICE", "cpu")
 BF16 = torch.bfloat16
 SPECS = {
     "affine4": QuantSpec(4, 64),

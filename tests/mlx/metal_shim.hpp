@@ -24,6 +24,7 @@ struct bfloat16_t {
         std::memcpy(&value, &raw, 4);
         return value;
     }
+    explicit operator uint() const { return uint(float(*this)); }
 };
 typedef _Float16 half;
 
