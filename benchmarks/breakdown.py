@@ -53,6 +53,10 @@ class _Steps(Ours):
 
     def __init__(self, made: random_weights.Model, context: int) -> None:
         self.model, self.entropy = made, 0.0
+        if made.kernels.names["linear"] == "triton":
+            from dgemma_cuda.kernels.binding import bound
+
+            made = bound(made)
         self.backend = Backend(made, dtype() != torch.float32)
         self.context = self.backend.open()
         self._length, self._vocab = made.config.canvas_length, made.config.vocab_size

@@ -33,6 +33,10 @@ def open_backend(folder: Path, options: BackendOptions) -> Backend:
             model = load_model(Checkpoint.open(folder), config, device, dtype, choose(device, options.kernels))
     except torch.OutOfMemoryError as error:
         raise OutOfMemoryError(f"The weights do not fit on {device}: {error}.", "Use a smaller format.") from error
+    if model.kernels.names["linear"] == "triton":
+        from dgemma_cuda.kernels.binding import bound
+
+        model = bound(model)
     return Backend(model, _sparse(options.self_conditioning, dtype))
 
 

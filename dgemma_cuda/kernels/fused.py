@@ -7,7 +7,8 @@ from torch import Tensor
 
 from dgemma_cuda import moe as plain
 from dgemma_cuda.kernels import attention, moe, norm, operand, self_conditioning, vocab
-from dgemma_cuda.quant import Embedding, Experts
+from dgemma_cuda.kernels.linear import linear
+from dgemma_cuda.quant import Embedding, Experts, PackedEmbedding
 from dgemma_cuda.self_conditioning import too_wide
 from dgemma_cuda.vocab import Draws, Picks
 
@@ -29,10 +30,12 @@ def head(
     embedding: Embedding, x: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype, sparse: bool
 ) -> tuple[Picks, Tensor]:
     """See the twin. The one look at the device decides which rows of a sparse signal take the full product."""
-    picks, signal = vocab.pick(embedding.logits(x), cap, draws, signal_from, signal_dtype)
+    table = operand.of(embedding)
+    packed = table is not None and isinstance(embedding, PackedEmbedding)
+    logits = linear(x, table) if table is not None and packed else embedding.logits(x)
+    picks, signal = vocab.pick(logits, cap, draws, signal_from, signal_dtype)
     if not len(signal.logits):
         return picks, x[:0]
-    table = operand.of(embedding)
     if not sparse or table is None:
         return picks, embedding.mix(vocab.probabilities(signal))
     chosen = self_conditioning.candidates(signal)
