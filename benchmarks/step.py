@@ -7,6 +7,7 @@ of its own, alternating step by step, so that a busy machine slows both sides al
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -91,6 +92,7 @@ def _peak(name: str, call: Callable[[], object]) -> int:
         before = mx.get_active_memory()
         call()
         return int(mx.get_peak_memory() - before)
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident("VmRSS")
     call()

@@ -59,8 +59,9 @@ class Packed:
 
     def part(self, start: int, stop: int) -> Packed:
         """The rows `start`..`stop`."""
-        rest = (None if each is None else each[start:stop] for each in (self.biases, self.multiplier))
-        return Packed(self.weight[start:stop], self.scales[start:stop], *rest, self.spec)
+        biases = None if self.biases is None else self.biases[start:stop]
+        multiplier = None if self.multiplier is None else self.multiplier[start:stop]
+        return Packed(self.weight[start:stop], self.scales[start:stop], biases, multiplier, self.spec)
 
     def dequantized(self, rows: mx.array) -> mx.array:
         """The rows with ids `rows`, unpacked."""
