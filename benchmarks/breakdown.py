@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks import random_weights
+from benchmarks import step_weights
 from benchmarks.engines import Ours, tokens
 from benchmarks.ops.measure import device, dtype, machine, seconds
 from benchmarks.ops.sizes import FORMATS
@@ -27,7 +27,7 @@ def row(name: str, context: int, repeats: int) -> dict[str, object]:
     """One format: the median step in milliseconds, and what each part takes when the device waits for each."""
     kernels = choose(device(), "auto")
     spent: dict[str, float] = defaultdict(float)
-    engine = _engine(random_weights.model(_config(), FORMATS[name], kernels), context)
+    engine = _engine(step_weights.model(_config(), FORMATS[name], kernels), context)
     took = seconds(engine.step, repeats)
     watched = _engine(replace(engine.model, kernels=_watched(kernels, spent)), context)
     spent.clear()
@@ -51,7 +51,7 @@ def row(name: str, context: int, repeats: int) -> dict[str, object]:
 class _Steps(Ours):
     """`Ours` over a model that no checkpoint holds."""
 
-    def __init__(self, made: random_weights.Model, context: int) -> None:
+    def __init__(self, made: step_weights.Model, context: int) -> None:
         self.model, self.entropy = made, 0.0
         if made.kernels.names["linear"] == "triton":
             from dgemma_cuda.kernels.binding import bound
@@ -73,14 +73,14 @@ class _Steps(Ours):
         return self.entropy
 
 
-def _engine(made: random_weights.Model, context: int) -> _Steps:
+def _engine(made: step_weights.Model, context: int) -> _Steps:
     engine = _Steps(made, context)
     engine.step()
     return engine
 
 
-def _config() -> random_weights.ModelConfig:
-    return random_weights.config(small=device().type == "cpu")
+def _config() -> step_weights.ModelConfig:
+    return step_weights.config(small=device().type == "cpu")
 
 
 def _watched(kernels: Kernels, spent: dict[str, float]) -> Kernels:
