@@ -73,7 +73,7 @@ class Model:
         """Its name, revision, backend, device and, where the backend tells them, kernels."""
         kernels = getattr(self.backend, "kernels", None)
         located, backend = self.located, self.backend
-        return Origin(located.name, located.revision, backend.name, backend.device, kernels and str(kernels))
+        return Origin(located.name, located.revision, backend.name, backend.device, kernels and dict(kernels))
 
     def generate(self, prompt: Prompt, settings: Settings | None = None, **overrides: Any) -> Generation:
         """Answer one prompt (a text, or messages with roles and contents). Overrides are fields of `Settings`."""

@@ -22,7 +22,7 @@ class Origin:
     revision: str | None
     backend: str
     device: str
-    kernels: str | None = None
+    kernels: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from dgemma import __version__
@@ -39,7 +39,7 @@ class Ours:
             revision=origin.revision,
             backend=origin.backend,
             device=origin.device,
-            kernels=origin.kernels,
+            kernels=_named(origin.kernels),
             sampler="entropy bound, the checkpoint's schedule and stop rule",
             dtype=dtype,
             **describe(model.folder),
@@ -179,3 +179,7 @@ def open_engine(target: Target) -> Ours:
 
 def _rates(backend: Backend) -> Rates | None:
     return host_rates() if backend.device == "cpu" else device_rates(_LIBRARY.get(backend.name, backend.name))
+
+
+def _named(kernels: Mapping[str, str] | None) -> str | None:
+    return ", ".join(f"{part} {name}" for part, name in kernels.items()) if kernels else None
