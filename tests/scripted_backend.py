@@ -24,7 +24,7 @@ class Context:
         pass
 
     def truncate(self, length: int) -> bool:
-        self.length = length
+        self.length, self.prompt = length, None
         return True
 
     def start_canvas(self) -> None:
