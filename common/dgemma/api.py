@@ -17,6 +17,7 @@ from dgemma.errors import require
 from dgemma.fit import check_fit
 from dgemma.generation import Generation, Origin, Stream
 from dgemma.hub import DEMO, Located, locate
+from dgemma.modes import mode_of
 from dgemma.session import Session
 from dgemma.settings import Settings
 from dgemma.template import ChatTemplate, Message
@@ -168,5 +169,7 @@ class Model:
             seed=settings.seed or 0,
             canvas_length=settings.canvas_length,
             stop=answer.rule,
+            warm_start=self.tokenizer.encode(settings.warm_start) if settings.warm_start else (),
+            mode=mode_of(settings, self.tokenizer, self.defaults),
             session=session,
         )

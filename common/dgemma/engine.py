@@ -35,7 +35,8 @@ class Engine:
         """Take in a request and return its handle. Raises UsageError where the model cannot serve it."""
         request.check(self._backend.config)
         handle = next(self._handles)
-        self._open[handle] = Diffusion(handle, request, self._backend)
+        start = request.mode.start if request.mode else Diffusion
+        self._open[handle] = start(handle, request, self._backend)
         return handle
 
     def cancel(self, handle: int) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dgemma.backend import Context, EncodeJob, Int32s, Job, Prediction
+from dgemma.backend import Backend, Context, EncodeJob, Int32s, Job, Prediction
 from dgemma.events import Event, FinishReason
 from dgemma.request import Request
 from dgemma.stats import Meter
@@ -58,6 +58,19 @@ class Transcript:
         start = self.context.length
         return EncodeJob(self.context, np.array(self.ids[start : start + count], dtype=np.int32))
 
+    @property
+    def generated(self) -> list[int]:
+        """The answer's tokens so far, whatever is delivered of them."""
+        return self.ids[len(self.request.prompt) :]
+
+    def keep(self, length: int, backend: Backend) -> None:
+        """Roll the cache back to `length` tokens and declare them final; where that fails it starts over, empty."""
+        if self.context.truncate(length):
+            self.settle()
+            return
+        self.context.close()
+        self.context, self._settled = backend.open(), 0
+
     def settle(self) -> None:
         """Count what the last pass added to the cache, and declare it final; in a session it may be taken back."""
         if self.context.length == self._settled:
@@ -83,7 +96,7 @@ class Transcript:
         The reason is "stop" wherever the budget cut nothing off. What was delivered before is never taken back.
         """
         self.ids += tokens.tolist()
-        generated, budget = self.ids[len(self.request.prompt) :], self.request.max_tokens
+        generated, budget = self.generated, self.request.max_tokens
         stop = self.request.stop(generated)
         keep = min(budget, len(generated) if stop is None else stop)
         if stop is not None and stop <= budget:
@@ -93,3 +106,20 @@ class Transcript:
         block = tuple(generated[self.delivered : keep])
         self.delivered += len(block)
         return block
+
+    def useful(self, tokens: Int32s) -> int:
+        """How many of `tokens`, if they came next, the answer could still keep."""
+        generated = self.generated
+        stop = self.request.stop([*generated, *tokens.tolist()])
+        keep = min(len(generated) + tokens.size if stop is None else stop, self.request.max_tokens)
+        return max(0, keep - len(generated))
+
+    def ends_with(self, token: int) -> bool:
+        """Whether the answer ends if `token` comes next."""
+        generated = [*self.generated, token]
+        return len(generated) >= self.request.max_tokens or self.request.stop(generated) is not None
+
+    def end_at(self, limit: int) -> None:
+        """End the answer where the model has no position left."""
+        if self.reason is None and len(self.ids) >= limit:
+            self.reason = "length"

@@ -10,8 +10,10 @@ from typer._completion_classes import completion_init
 
 from dgemma import __version__
 from dgemma.cli import options as o
+from dgemma.cli.bench import bench
 from dgemma.cli.chat import chat
 from dgemma.cli.completion import completion
+from dgemma.cli.convert import convert
 from dgemma.cli.doctor import doctor
 from dgemma.cli.generate import generate
 from dgemma.cli.models import app as models
@@ -33,9 +35,10 @@ app = typer.Typer(
     context_settings=_HELP_FLAGS,
     epilog=EXIT_CODES,
 )
-for _command in (generate, chat, doctor, completion):
+for _command in (generate, chat, convert, doctor, completion):
     app.command(epilog=EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
 app.add_typer(models, name="models", context_settings=_HELP_FLAGS)
+app.add_typer(bench, name="bench", epilog=EXIT_CODES, context_settings=_HELP_FLAGS)
 
 
 def main() -> None:

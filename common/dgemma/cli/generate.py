@@ -8,7 +8,7 @@ import typer
 
 from dgemma.cli import options as o
 from dgemma.cli.loading import load_model
-from dgemma.cli.prompt import read_prompt
+from dgemma.cli.prompt import read_prompt, read_start
 from dgemma.cli.terminal import Interrupts, Terminal, check_show, exit_codes
 from dgemma.errors import UsageError
 
@@ -62,12 +62,13 @@ def generate(
       dgemma generate -f notes.txt "Summarize this" --json
     """
     with exit_codes(verbose):
-        unbuilt = {"--trace": trace, "--kernels": kernels, "--quality": quality, "--warm-start": warm_start}
-        o.refuse(unbuilt | {"--self-conditioning": self_conditioning, "--draft-steps": draft_steps})
-        o.refuse({f"--mode {mode}": mode != "diffusion"})
+        o.refuse(
+            {"--trace": trace, "--kernels": kernels, "--quality": quality, "--self-conditioning": self_conditioning}
+        )
         _check_output(json, jsonl, show)
         sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
+        sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}

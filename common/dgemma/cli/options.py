@@ -60,7 +60,7 @@ Dtype = Annotated[
     Literal["float32", "float16", "bfloat16"] | None,
     Option(help="Weight type; the checkpoint's on an accelerator, float32 on a CPU where absent."),
 ]
-Mode = Annotated[Literal["diffusion", "ar", "verified", "hybrid"], Option("--mode", help="Only diffusion so far.")]
+Mode = Annotated[Literal["diffusion", "ar", "verified", "hybrid"], Option("--mode", help="How to decode.")]
 Steps = Annotated[int | None, Option(metavar="N", min=1, help="Most denoising steps a canvas.")]
 EntropyBound = Annotated[
     float | None, Option(metavar="X", min=0.0, help="Entropy (nats) accepted a step; higher is faster.")
@@ -93,9 +93,13 @@ Verbose = Annotated[bool, Option("-v", "--verbose", help="Say what runs where; t
 Trace = Annotated[str | None, _planned("--trace")]
 Kernels = Annotated[str | None, _planned("--kernels")]
 SelfConditioning = Annotated[str | None, _planned("--self-conditioning")]
-DraftSteps = Annotated[str | None, _planned("--draft-steps")]
+DraftSteps = Annotated[
+    str | None, Option("--draft-steps", metavar="N|auto", help="Denoising steps of a draft in modes verified, hybrid.")
+]
 Quality = Annotated[str | None, _planned("--quality")]
-WarmStart = Annotated[str | None, _planned("--warm-start")]
+WarmStart = Annotated[
+    Path | None, Option("--warm-start", metavar="FILE", help="Start the answer's canvases from this text, not noise.")
+]
 
 
 def refuse(planned: Mapping[str, object]) -> None:
@@ -103,6 +107,11 @@ def refuse(planned: Mapping[str, object]) -> None:
     for flag, value in planned.items():
         if value is not None and value is not False:
             raise UnsupportedError(f"{flag} is not supported by this version.", "Leave it out.")
+
+
+def draft_steps(text: str | None) -> int | str | None:
+    """A number or auto."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def temperature_range(text: str | None) -> tuple[float, float] | None:
