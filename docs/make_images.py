@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "common")]
 from tests.cli.screen import Screen, environment  # noqa: E402
 
 IMAGES = Path(__file__).with_name("images")
-COLUMNS, ROWS, SIZE, MARGIN = 88, 22, 17, 18
+COLUMNS, ROWS, SIZE, MARGIN = 92, 27, 17, 18
 INK, MUTED, PAPER, FRAME = "#d8dee9", "#7b8496", "#1c2028", "#2b313c"
 FONTS = "/usr/share/fonts/truetype/dejavu/DejaVuSansMono"
 
@@ -41,7 +41,7 @@ def canvas(model: str, home: Path) -> Iterator[Image.Image]:
     """The pictures of one answer being denoised."""
     prompt = "count from 1 to 40"
     words = [sys.executable, "-m", "dgemma", "generate", prompt, "-m", model, "--seed", "3", "-n", "160"]
-    with Screen(words, environment(home), COLUMNS, 8) as screen:
+    with Screen(words, environment(home), COLUMNS, 6) as screen:
         shown = ""
         while screen.process.poll() is None:
             screen._read(0.01)
@@ -80,14 +80,14 @@ def picture(screen: pyte.Screen, title: str) -> Image.Image:
     """The screen as an image, under a line that names the command."""
     fonts = {False: ImageFont.truetype(f"{FONTS}.ttf", SIZE), True: ImageFont.truetype(f"{FONTS}-Bold.ttf", SIZE)}
     wide, high = int(fonts[False].getlength("M")), SIZE + 6
-    image = Image.new("RGB", (screen.columns * wide + 2 * MARGIN, (screen.lines + 1) * high + 2 * MARGIN), PAPER)
+    image = Image.new("RGB", (screen.columns * wide + 2 * MARGIN, (screen.lines + 1) * high + 3 * MARGIN), PAPER)
     draw = ImageDraw.Draw(image)
     draw.rectangle((0, 0, image.width, high + MARGIN), fill=FRAME)
     draw.text((MARGIN, MARGIN // 2), title, font=fonts[True], fill=INK)
     for row in range(screen.lines):
         for column in range(screen.columns):
             cell = screen.buffer[row][column]
-            place = (MARGIN + column * wide, MARGIN + (row + 1) * high)
+            place = (MARGIN + column * wide, 2 * MARGIN + (row + 1) * high)
             draw.text(place, cell.data, font=fonts[cell.bold], fill=MUTED if cell.blink else INK)
             if cell.underscore:
                 draw.line((place[0], place[1] + SIZE + 3, place[0] + wide, place[1] + SIZE + 3), fill=INK)

@@ -94,4 +94,4 @@ def open_scripted(folder: Path, options: BackendOptions) -> Scripted:
 
 
 def _read(path: Path, default: str) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else default
+    return path.read_bytes().decode() if path.exists() else default

@@ -121,7 +121,7 @@ def test_settings_may_change_between_turns(model: dgemma.Model) -> None:
 
 @pytest.mark.parametrize("mode", ["ar", "verified", "hybrid"])
 def test_other_modes(model: dgemma.Model, mode: str) -> None:
-    with model.chat(**SHORT, mode=mode) as chat:
+    with model.chat(max_tokens=12, mode=mode) as chat:
         for prompt in ("hello", "12+30"):
             history = [*chat.messages, {"role": "user", "content": prompt}]
             assert chat.send(prompt, seed=1).tokens == model.generate(history, chat.settings, seed=1).tokens
