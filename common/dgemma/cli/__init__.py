@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dgemma import __version__
+from dgemma.cli.fill import edit, fill
 from dgemma.cli.generate import generate
 
 _EXIT_CODES = (
@@ -24,6 +25,8 @@ app = typer.Typer(
     epilog=_EXIT_CODES,
 )
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(generate)
+app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(fill)
+app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(edit)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dgemma.cli import options as o
+from dgemma.cli.loading import load_model
 from dgemma.cli.prompt import read_prompt, read_start
 from dgemma.cli.terminal import Interrupts, Terminal, exit_codes
 from dgemma.errors import UsageError
@@ -63,7 +64,10 @@ def generate(
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         quiet = quiet or json or jsonl
-        with Terminal(quiet, progress=show == "auto") as terminal, _load(model, backend, source, terminal) as loaded:
+        with (
+            Terminal(quiet, progress=show == "auto") as terminal,
+            load_model(model, backend, source, terminal) as loaded,
+        ):
             if verbose:
                 terminal.note(f"{loaded.origin}", always=True)
             output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
@@ -76,16 +80,6 @@ def _check_output(json: bool, jsonl: bool, show: str) -> None:
         raise UsageError("--json and --jsonl exclude one another.", "Choose one.")
     if (json or jsonl) and show != "auto":
         raise UsageError(f"--show {show} has no meaning with --json or --jsonl.", "Leave it out.")
-
-
-def _load(model: str, backend: str, source: _Fields, terminal: Terminal) -> Model:
-    from dgemma.api import load
-    from dgemma.hub import DEMO, REAL_MODEL
-
-    if model == DEMO:
-        terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")
-    terminal.progress(f"loading {model}")
-    return load(model, backend, **source, report=terminal.note)
 
 
 def _answer(model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal) -> int:
