@@ -21,7 +21,7 @@ class Diffusion:
     """
 
     def __init__(self, handle: int, request: Request, backend: Backend) -> None:
-        self.transcript = Transcript(handle, request, backend.open())
+        self.transcript = Transcript(handle, request, request.open(backend))
         self._noise = Noise(request.seed, request.sequence)
         self._length = request.length(backend.config)
         self._vocab = backend.config.vocab_size

@@ -65,7 +65,7 @@ class Engine:
     def close(self) -> None:
         """Drop every sequence and free its cache."""
         for sequence in self._open.values():
-            sequence.transcript.context.close()
+            sequence.transcript.release(whole=False)
         self._open.clear()
         self._undelivered.clear()
 
@@ -103,5 +103,5 @@ class Engine:
 
     def _finish(self, handle: int, reason: FinishReason) -> Finish:
         transcript = self._open.pop(handle).transcript
-        transcript.context.close()
+        transcript.release()
         return Finish(handle, reason, transcript.meter.stats(self._backend.memory().peak))

@@ -29,6 +29,13 @@ class Draft:
     mean_entropy: float
     entropy: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """How far the canvas is, in words, the most important first."""
+        settled = f"{sum(self.accepted)}/{len(self.accepted)} settled"
+        step = f"step {self.step}/{self.steps}"
+        return f"block {self.canvas + 1}", step, settled, f"entropy {self.mean_entropy:.3f}"
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from dgemma.backend import Backend
 from dgemma.config import ModelConfig
 from dgemma.errors import require
 from dgemma.noise import Noise
 from dgemma.schedule import Denoising
+from dgemma.session import Session
 
 if TYPE_CHECKING:
     import dgemma.sequence as machines
+    from dgemma.backend import Backend, Context
 
 StopRule = Callable[[Sequence[int]], int | None]
 
@@ -48,7 +49,8 @@ class Request:
 
     `sequence` keys the noise beside `seed`; requests that share both draw the same numbers. `pins` maps a position of
     the answer (0 = behind the prompt) to the token it must hold; `warm_start` are the tokens the answer starts from
-    instead of noise, as far as they reach. `canvas_length` None is the model's, `mode` None block diffusion.
+    instead of noise, as far as they reach. `canvas_length` None is the model's, `mode` None block diffusion. A
+    `session` lends the cache of its last generation and keeps this one's.
     """
 
     prompt: Sequence[int]
@@ -61,10 +63,16 @@ class Request:
     pins: Mapping[int, int] = field(default_factory=dict)
     warm_start: Sequence[int] = ()
     mode: Mode | None = None
+    session: Session | None = None
 
     def length(self, config: ModelConfig) -> int:
         """Tokens a canvas of this request."""
         return config.canvas_length if self.canvas_length is None else self.canvas_length
+
+    def open(self, backend: Backend, ahead: int = 0) -> Context:
+        """The cache to generate with: a fresh one, or what the session has of the prompt but for `ahead` tokens."""
+        known = self.prompt[: len(self.prompt) - ahead]
+        return backend.open() if self.session is None else self.session.borrow(known)
 
     def check(self, config: ModelConfig) -> None:
         """Raise UsageError where this model cannot serve the request."""

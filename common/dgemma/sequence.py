@@ -36,11 +36,12 @@ class Transcript:
     meter: Meter = field(init=False)
     delivered: int = 0
     reason: FinishReason | None = None
-    _settled: int = 0
+    _settled: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.ids = list(self.request.prompt)
-        self.meter = Meter(len(self.ids))
+        self._settled = self.context.length
+        self.meter = Meter(len(self.ids), cached_tokens=self._settled)
 
     @property
     def prefilling(self) -> bool:
@@ -71,12 +72,23 @@ class Transcript:
         self.context, self._settled = backend.open(), 0
 
     def settle(self) -> None:
-        """Count what the last pass added to the cache, and declare it final."""
+        """Count what the last pass added to the cache, and declare it final; in a session it may be taken back."""
         if self.context.length == self._settled:
             return
         self.meter.encoded(self._settled, self.context.length)
         self._settled = self.context.length
-        self.context.settle()
+        if self.request.session is None or self.prefilling:
+            self.context.settle()
+
+    def release(self, whole: bool = True) -> None:
+        """Free the cache, or return it to its session; `whole` is False where a pass may have been cut short."""
+        session = self.request.session
+        if session is None:
+            self.context.close()
+        elif whole:
+            session.give_back(self.context, self.ids)
+        else:
+            session.drop(self.context)
 
     def append(self, tokens: Int32s) -> tuple[int, ...]:
         """Add generated tokens and return those to deliver; the answer ends at a stop or when the budget is used up.

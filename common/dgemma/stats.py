@@ -17,6 +17,7 @@ class Stats:
     prompt too. `forwards` are the passes behind the prompt as they were run, a shared one counting once;
     `accepted_lengths` are the tokens that each verified canvas gave. `decode_s` runs from the end of the prefill to the
     end, `decode_tok_s` is completion tokens over it.
+    `cached_tokens` of the prompt were in a session's cache already.
     """
 
     prompt_tokens: int
@@ -36,6 +37,7 @@ class Stats:
     peak_memory_bytes: int
     forwards: int = 0
     accepted_lengths: tuple[int, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Meter:
 
     prompt_tokens: int
     clock: Clock = time.perf_counter
+    cached_tokens: int = 0
     completion_tokens: int = 0
     denoising_steps: int = 0
     steps_per_canvas: list[int] = field(default_factory=list)
@@ -57,6 +60,8 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._start = self.clock()
+        if self.cached_tokens == self.prompt_tokens:
+            self._prefilled = self._start
 
     def encoded(self, start: int, stop: int) -> None:
         """A pass put the tokens `start` to `stop` into the cache."""
@@ -101,6 +106,7 @@ class Meter:
             peak_memory_bytes=peak_memory_bytes,
             forwards=self.forwards,
             accepted_lengths=tuple(self.accepted_lengths),
+            cached_tokens=self.cached_tokens,
         )
 
 

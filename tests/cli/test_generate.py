@@ -160,8 +160,7 @@ def test_prompt_sources(
         (["hi", "--mode", "ar", "--steps", "2"], 2, "steps means nothing in mode ar"),
         (["hi", "--mode", "verified", "--draft-steps", "few"], 2, "a number or auto"),
         (["hi", "--warm-start", "/nowhere"], 2, "/nowhere cannot be read"),
-        (["hi", "--show", "live"], 4, "--show live"),
-        (["hi", "--trace", "t.jsonl"], 4, "--trace"),
+        (["hi", "--show", "live"], 2, "--show live"),
         (["hi", "--kernels", "reference"], 4, "--kernels"),
     ],
 )

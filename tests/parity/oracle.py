@@ -29,10 +29,10 @@ Floats = NDArray[np.float32]
 
 
 class Oracle:
-    """A checkpoint opened by transformers in float32 on the CPU."""
+    """A checkpoint opened by transformers on the CPU, in float32 unless another dtype is asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.model = DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=torch.float32).eval()
+    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        self.model = DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=dtype).eval()
 
     def open(self) -> OracleContext:
         """An empty sequence."""
@@ -69,7 +69,7 @@ class OracleContext:
         )
         output = encoder(input_ids=ids, attention_mask=masks, cache=self._cache, position_ids=positions)
         self.length += len(tokens)
-        return output.last_hidden_state[0].numpy()
+        return output.last_hidden_state[0].float().numpy()
 
     @torch.no_grad()
     def denoise(self, tokens: Ids, signal: Floats | None = None) -> tuple[Floats, Floats]:
@@ -83,7 +83,7 @@ class OracleContext:
         hidden: list[Tensor] = []
         with _inputs_of(self._model.lm_head, hidden):
             logits = self._model(**inputs).logits
-        return hidden[0][0].numpy(), logits[0].numpy()
+        return hidden[0][0].float().numpy(), logits[0].float().numpy()
 
 
 @contextmanager

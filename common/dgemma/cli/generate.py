@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -9,7 +10,8 @@ import typer
 from dgemma.cli import options as o
 from dgemma.cli.loading import load_model
 from dgemma.cli.prompt import read_prompt, read_start
-from dgemma.cli.terminal import Interrupts, Terminal, exit_codes
+from dgemma.cli.recording import recorder
+from dgemma.cli.terminal import Interrupts, Terminal, check_show, exit_codes
 from dgemma.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def generate(
     stats: o.Stats = False,
     raw: o.Raw = False,
     offline: o.Offline = False,
+    no_color: o.NoColor = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     trace: o.Trace = None,
@@ -54,24 +57,21 @@ def generate(
 ) -> None:
     """Answer one prompt. Only the answer goes to standard output."""
     with exit_codes(verbose):
-        unbuilt = {"--trace": trace, "--kernels": kernels, "--quality": quality}
-        o.refuse(unbuilt | {"--self-conditioning": self_conditioning, "--show live": show == "live"})
+        o.refuse({"--kernels": kernels, "--self-conditioning": self_conditioning})
         _check_output(json, jsonl, show)
         sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
+        sampling["quality"] = quality
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         quiet = quiet or json or jsonl
-        with (
-            Terminal(quiet, progress=show == "auto") as terminal,
-            load_model(model, backend, source, terminal) as loaded,
-        ):
+        with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:
             if verbose:
                 terminal.note(f"{loaded.origin}", always=True)
             output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
-            code = _answer(loaded, text, {**sampling, **wording, "max_tokens": max_tokens}, output, terminal)
+            code = _answer(loaded, text, {**sampling, **wording, "max_tokens": max_tokens}, output, terminal, trace)
         raise typer.Exit(code)
 
 
@@ -80,14 +80,19 @@ def _check_output(json: bool, jsonl: bool, show: str) -> None:
         raise UsageError("--json and --jsonl exclude one another.", "Choose one.")
     if (json or jsonl) and show != "auto":
         raise UsageError(f"--show {show} has no meaning with --json or --jsonl.", "Leave it out.")
+    check_show(show)
 
 
-def _answer(model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal) -> int:
+def _answer(
+    model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal, trace: Path | None
+) -> int:
     from dgemma.cli.printer import Output, Printer
 
     printer = Printer(terminal, Output(**output), model)
-    with Interrupts() as interrupts, model.stream(text, **settings) as stream:
+    with Interrupts() as interrupts, recorder(trace) as record, model.stream(text, **settings) as stream:
+        record.start(model, stream.seeds[0], settings)
         for event in stream:
+            record.event(event)
             printer.event(event, stream)
             if interrupts.code:
                 stream.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,12 @@ from dgemma.errors import UnsupportedError, UsageError
 
 def _planned(flag: str) -> Any:
     return Option(flag, hidden=True)
+
+
+def _no_color(wanted: bool) -> bool:
+    if wanted:
+        os.environ["NO_COLOR"] = "1"
+    return wanted
 
 
 Prompt = Annotated[str | None, Argument(help="What to answer; - reads standard input.", show_default=False)]
@@ -38,22 +45,28 @@ Stop = Annotated[list[str] | None, Option("--stop", help="End the answer before 
 Think = Annotated[bool, Option("--think/--no-think", help="Let the model reason first (on standard error).")]
 Show = Annotated[
     Literal["auto", "live", "blocks", "none"],
-    Option(help="auto: blocks as they are final, progress on a terminal; blocks: no progress; none: all at the end."),
+    Option(help="auto: the canvas, if on a terminal; live: always; blocks: text as it is final; none: all at the end."),
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON object instead of the answer.")]
 Jsonl = Annotated[bool, Option("--jsonl", help="Print one JSON event a line: draft, block, finish.")]
 Stats = Annotated[bool, Option("--stats", help="Print a line of statistics on standard error.")]
 Raw = Annotated[bool, Option("--raw", help="Use the prompt without the chat template; keep markers in the text.")]
 Offline = Annotated[bool, Option("--offline", help="Never use the network.")]
+NoColor = Annotated[
+    bool, Option("--no-color", callback=_no_color, is_eager=True, help="No colour and no drawing; as NO_COLOR does.")
+]
 Quiet = Annotated[bool, Option("-q", "--quiet", help="Nothing on standard error but errors.")]
 Verbose = Annotated[bool, Option("-v", "--verbose", help="Say what runs where; tracebacks with errors.")]
-Trace = Annotated[str | None, _planned("--trace")]
+Trace = Annotated[Path | None, Option("--trace", metavar="FILE", help="Record every step for dgemma trace.")]
 Kernels = Annotated[str | None, _planned("--kernels")]
 SelfConditioning = Annotated[str | None, _planned("--self-conditioning")]
 DraftSteps = Annotated[
     str | None, Option("--draft-steps", metavar="N|auto", help="Denoising steps of a draft in modes verified, hybrid.")
 ]
-Quality = Annotated[str | None, _planned("--quality")]
+Quality = Annotated[
+    Literal["fast", "balanced", "reference"] | None,
+    Option("--quality", help="Finish canvases sooner at some cost in accuracy; reference changes nothing."),
+]
 WarmStart = Annotated[
     Path | None, Option("--warm-start", metavar="FILE", help="Start the answer's canvases from this text, not noise.")
 ]
