@@ -13,6 +13,8 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 HELP = CliRunner().invoke(app, ["generate", "--help"]).stdout
 
+OTHERS = "".join(CliRunner().invoke(app, [command, "--help"]).stdout for command in ("fill", "edit"))
+
 
 @pytest.mark.parametrize("flag", sorted(set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", README))))
 def test_flag_exists(flag: str) -> None:
