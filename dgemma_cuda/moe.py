@@ -48,7 +48,7 @@ def moe(layer: MoE, residual: Tensor, x: Tensor) -> Tensor:
     """Route by `residual`, apply to the normed `x`, both [N, H]; the weighted sum is taken in float32."""
     ids, weights = route(layer.router, residual)
     experts, order = ids.flatten().sort(stable=True)
-    ends = torch.searchsorted(experts, torch.arange(layer.gate_up_proj.weight.shape[0], device=x.device), right=True)
+    ends = torch.searchsorted(experts, torch.arange(layer.gate_up_proj.count, device=x.device), right=True)
     ends = ends.to(torch.int32)
     hidden = geglu(layer.gate_up_proj(x[order // ids.shape[1]], ends))
     out = layer.down_proj(hidden, ends)[_inverse(order)].view(*ids.shape, -1)

@@ -14,24 +14,34 @@ from torch import Tensor
 
 from dgemma.checkpoint import Checkpoint
 from dgemma.config import LayerShape, ModelConfig
-from dgemma.errors import CheckpointError, UnsupportedError
-from dgemma.names import DECODER, EMBEDDING, ENCODER, Plan
+from dgemma.errors import CheckpointError
+from dgemma.names import DECODER, EMBEDDING, ENCODER, MULTIPLIER, Plan, module
 from dgemma_cuda.attention import Attention
 from dgemma_cuda.model import MLP, Layer, Model, SelfConditioning
 from dgemma_cuda.moe import MoE, Router
-from dgemma_cuda.quant import Embedding, Experts, Linear
+from dgemma_cuda.quant import (
+    Embedding,
+    Experts,
+    Linear,
+    Packed,
+    PackedEmbedding,
+    PackedExperts,
+    PackedLinear,
+    PlainEmbedding,
+    PlainExperts,
+    PlainLinear,
+    beside,
+)
 
 
 def load_model(checkpoint: Checkpoint, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Model:
-    """Read every text tensor; norms and router scales become float32, the rest `dtype`."""
-    if checkpoint.quantization is not None:
-        raise UnsupportedError("Quantized weights do not run on the cuda backend yet.", "Use --backend mlx.")
+    """Read every text tensor; norms and router scales become float32, the rest `dtype`, packed weights stay packed."""
     plan = checkpoint.plan(config)
     with Reader(checkpoint, plan, device, dtype) as read:
         read.check_duplicates()
         return Model(
             config=config,
-            embed_tokens=Embedding(read(EMBEDDING)),
+            embed_tokens=read.embedding(EMBEDDING),
             embed_scale=torch.tensor(config.hidden_size**0.5).to(dtype).item(),
             self_conditioning=_self_conditioning(read),
             layers=tuple(_layer(read, config, index, shape) for index, shape in enumerate(config.layers)),
@@ -66,6 +76,21 @@ class Reader:
         """The tensor in float32."""
         return self._assembled(name).to(self._device, torch.float32)
 
+    def linear(self, name: str) -> Linear:
+        """A matrix in its stored format."""
+        packed = self._packed(name)
+        return PlainLinear(self(name)) if packed is None else PackedLinear(packed)
+
+    def embedding(self, name: str) -> Embedding:
+        """The embedding in its stored format."""
+        packed = self._packed(name)
+        return PlainEmbedding(self(name)) if packed is None else PackedEmbedding(packed, self._dtype)
+
+    def experts(self, name: str) -> Experts:
+        """Stacked matrices in their stored format."""
+        packed = self._packed(name)
+        return PlainExperts(self(name)) if packed is None else PackedExperts(packed)
+
     def check_duplicates(self) -> None:
         """Stored copies of tied tensors must equal their twins."""
         for copy, original in self._plan.duplicates.items():
@@ -73,6 +98,18 @@ class Reader:
                 raise CheckpointError(
                     f"{copy} differs from {original}, with which it is tied.", "The weights are damaged."
                 )
+
+    def _packed(self, name: str) -> Packed | None:
+        path, quantization = module(name), self._checkpoint.quantization
+        if quantization is None or f"{path}.scales" not in self._plan.sources:
+            return None
+        spec = quantization.spec(path)
+        if spec is None:
+            raise CheckpointError(f"{path} is stored quantized, but config.json says it is not.")
+        weight, scales = self._assembled(name), self._assembled(f"{path}.scales").to(self._device)
+        biases = self._assembled(f"{path}.biases").to(self._device) if spec.has_biases else None
+        multiplier = self.exact(path + MULTIPLIER) if path + MULTIPLIER in self._plan.sources else None
+        return Packed(weight.view(torch.int32).to(self._device), scales, biases, multiplier, spec)
 
     def _assembled(self, name: str) -> Tensor:
         return self._plan.sources[name].assemble(self._stored, torch.cat, torch.stack)
@@ -91,8 +128,8 @@ def _self_conditioning(read: Reader) -> SelfConditioning:
 
 
 def _mlp(read: Reader, prefix: str) -> MLP:
-    gate_up = torch.cat([read(prefix + "gate_proj.weight"), read(prefix + "up_proj.weight")])
-    return MLP(Linear(gate_up), Linear(read(prefix + "down_proj.weight")))
+    gate_up = beside(read.linear(prefix + "gate_proj.weight"), read.linear(prefix + "up_proj.weight"))
+    return MLP(gate_up, read.linear(prefix + "down_proj.weight"))
 
 
 def _layer(read: Reader, config: ModelConfig, index: int, shape: LayerShape) -> Layer:
@@ -118,10 +155,10 @@ def _attention(read: Reader, config: ModelConfig, prefix: str, shape: LayerShape
         shape=shape,
         heads=config.num_attention_heads,
         eps=config.rms_norm_eps,
-        q_proj=Linear(read(prefix + "q_proj.weight")),
-        k_proj=Linear(read(prefix + "k_proj.weight")),
-        v_proj=None if shape.k_eq_v else Linear(read(prefix + "v_proj.weight")),
-        o_proj=Linear(read(prefix + "o_proj.weight")),
+        q_proj=read.linear(prefix + "q_proj.weight"),
+        k_proj=read.linear(prefix + "k_proj.weight"),
+        v_proj=None if shape.k_eq_v else read.linear(prefix + "v_proj.weight"),
+        o_proj=read.linear(prefix + "o_proj.weight"),
         q_norm=read.exact(prefix + "q_norm.weight"),
         k_norm=read.exact(prefix + "k_norm.weight"),
     )
@@ -129,11 +166,10 @@ def _attention(read: Reader, config: ModelConfig, prefix: str, shape: LayerShape
 
 def _moe(read: Reader, config: ModelConfig, prefix: str) -> MoE:
     router = Router(
-        proj=Linear(read(prefix + "router.proj.weight")),
+        proj=read.linear(prefix + "router.proj.weight"),
         scale=read.exact(prefix + "router.scale"),
         per_expert_scale=read.exact(prefix + "router.per_expert_scale"),
         top_k=config.top_k_experts,
         eps=config.rms_norm_eps,
     )
-    gate_up, down = Experts(read(prefix + "experts.gate_up_proj")), Experts(read(prefix + "experts.down_proj"))
-    return MoE(router, gate_up, down)
+    return MoE(router, read.experts(prefix + "experts.gate_up_proj"), read.experts(prefix + "experts.down_proj"))

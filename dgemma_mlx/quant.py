@@ -39,26 +39,50 @@ class Experts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A matrix in an MLX format: `weight` uint32, `scales`, and in affine mode `biases`."""
+    """A matrix, or a stack of them, in an MLX format.
+
+    `weight` holds the codes as uint32 words, `scales` and in affine mode `biases` one value a group, and `multiplier`
+    one float32 a row of the matrix, which scales the product.
+    """
 
     weight: mx.array
     scales: mx.array
     biases: mx.array | None
+    multiplier: mx.array | None
     spec: QuantSpec
 
     def dequantized(self, rows: mx.array) -> mx.array:
         """The rows with ids `rows`, unpacked."""
         biases = None if self.biases is None else self.biases[rows]
-        return mx.dequantize(self.weight[rows], self.scales[rows], biases, **self.format)
+        values = mx.dequantize(self.weight[rows], self.scales[rows], biases, **self.format)
+        return values if self.multiplier is None else values * self.multiplier[rows][:, None]
 
-    def product(self, x: mx.array, transpose: bool) -> mx.array:
-        """x times the transpose of the matrix, or times the matrix."""
-        return mx.quantized_matmul(x, self.weight, self.scales, self.biases, transpose=transpose, **self.format)
+    def product(self, x: mx.array) -> mx.array:
+        """x [..., in] times the transpose of the matrix, in the dtype of `x`."""
+        out = mx.quantized_matmul(self._room(x), self.weight, self.scales, self.biases, transpose=True, **self.format)
+        return (out if self.multiplier is None else out * self.multiplier).astype(x.dtype)
+
+    def gathered(self, x: mx.array, experts: mx.array) -> mx.array:
+        """x [M, in], sorted by its expert ids `experts` [M], times the transposes of their matrices."""
+        weights = (self.weight, self.scales, self.biases)
+        rows = self._room(x)[:, None]
+        out = mx.gather_qmm(rows, *weights, rhs_indices=experts, sorted_indices=True, **self.format)[:, 0]
+        return (out if self.multiplier is None else out * self.multiplier[experts]).astype(x.dtype)
+
+    def mix(self, x: mx.array) -> mx.array:
+        """x [..., out] times the matrix, in the dtype of `x`."""
+        scaled = x if self.multiplier is None else (x * self.multiplier).astype(x.dtype)
+        out = mx.quantized_matmul(scaled, self.weight, self.scales, self.biases, transpose=False, **self.format)
+        return out.astype(x.dtype)
 
     @property
     def format(self) -> dict[str, Any]:
         """The keyword arguments that MLX's quantized operations take."""
         return {"group_size": self.spec.group_size, "bits": self.spec.bits, "mode": self.spec.mode}
+
+    def _room(self, x: mx.array) -> mx.array:
+        """A product that is yet to be multiplied down can leave the range of float16."""
+        return x.astype(mx.float32) if self.multiplier is not None and x.dtype == mx.float16 else x
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +104,7 @@ class PackedLinear:
 
     def __call__(self, x: mx.array) -> mx.array:
         """See `Linear`."""
-        return self.packed.product(x, transpose=True)
+        return self.packed.product(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +151,11 @@ class PackedEmbedding:
 
     def logits(self, x: mx.array) -> mx.array:
         """See `Embedding`."""
-        return self.packed.product(x, transpose=True)
+        return self.packed.product(x)
 
     def mix(self, probabilities: mx.array) -> mx.array:
         """See `Embedding`."""
-        return self.packed.product(probabilities, transpose=False)
+        return self.packed.mix(probabilities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +181,33 @@ class PackedExperts:
 
     def __call__(self, x: mx.array, experts: mx.array) -> mx.array:
         """See `Experts`."""
-        stack = self.packed
-        weights = (stack.weight, stack.scales, stack.biases)
-        return mx.gather_qmm(x[:, None], *weights, rhs_indices=experts, sorted_indices=True, **stack.format)[:, 0]
+        return self.packed.gathered(x, experts)
 
 
 def beside(first: Linear, second: Linear) -> Linear:
     """One map whose output is that of `first`, then that of `second`; one product where their formats agree."""
     if isinstance(first, PlainLinear) and isinstance(second, PlainLinear):
         return PlainLinear(mx.concatenate([first.weight, second.weight]))
-    if isinstance(first, PackedLinear) and isinstance(second, PackedLinear) and first.packed.spec == second.packed.spec:
+    if isinstance(first, PackedLinear) and isinstance(second, PackedLinear) and _alike(first.packed, second.packed):
         return PackedLinear(_stacked(first.packed, second.packed))
     return Side(first, second)
 
 
+def _alike(first: Packed, second: Packed) -> bool:
+    """Whether two matrices can be stacked without a change of format."""
+    same_scales = first.scales.dtype == second.scales.dtype
+    return first.spec == second.spec and same_scales and (first.multiplier is None) == (second.multiplier is None)
+
+
 def _stacked(first: Packed, second: Packed) -> Packed:
-    biases = None
-    if first.biases is not None and second.biases is not None:
-        biases = mx.concatenate([first.biases, second.biases])
-    weight = mx.concatenate([first.weight, second.weight])
-    return Packed(weight, mx.concatenate([first.scales, second.scales]), biases, first.spec)
+    return Packed(
+        mx.concatenate([first.weight, second.weight]),
+        mx.concatenate([first.scales, second.scales]),
+        _joined(first.biases, second.biases),
+        _joined(first.multiplier, second.multiplier),
+        first.spec,
+    )
+
+
+def _joined(first: mx.array | None, second: mx.array | None) -> mx.array | None:
+    return None if first is None or second is None else mx.concatenate([first, second])

@@ -11,7 +11,7 @@ import mlx.core as mx
 from dgemma.checkpoint import Checkpoint
 from dgemma.config import LayerShape, ModelConfig
 from dgemma.errors import CheckpointError
-from dgemma.names import DECODER, EMBEDDING, ENCODER, Plan, module
+from dgemma.names import DECODER, EMBEDDING, ENCODER, MULTIPLIER, Plan, module
 from dgemma_mlx.attention import Attention
 from dgemma_mlx.model import MLP, Layer, Model, SelfConditioning
 from dgemma_mlx.moe import MoE, Router
@@ -93,10 +93,14 @@ class Reader:
         spec = quantization.spec(path)
         if spec is None:
             raise CheckpointError(f"{path} is stored quantized, but config.json says it is not.")
-        scales = self._assembled(f"{path}.scales")
-        if not spec.has_biases:
-            return Packed(self._assembled(name), scales, None, spec)
-        return Packed(self._assembled(name), scales.astype(self._dtype), self(f"{path}.biases"), spec)
+        weight, scales = self._assembled(name), self._assembled(f"{path}.scales")
+        biases = self._widened(self._assembled(f"{path}.biases")) if spec.has_biases else None
+        multiplier = self.exact(path + MULTIPLIER) if path + MULTIPLIER in self._plan.sources else None
+        return Packed(weight, self._widened(scales) if spec.has_biases else scales, biases, multiplier, spec)
+
+    def _widened(self, scales: mx.array) -> mx.array:
+        """Affine scales in the model's dtype if that loses nothing; otherwise MLX computes the product in float32."""
+        return scales.astype(self._dtype) if self._dtype == mx.float32 else scales
 
     def _assembled(self, name: str) -> mx.array:
         return self._plan.sources[name].assemble(self._stored, mx.concatenate, mx.stack)

@@ -56,12 +56,24 @@ class Scripted:
         context = job.context
         assert isinstance(context, Context) and context.open
         if isinstance(job, EncodeJob):
-            context.length += job.tokens.size
+            return self._encode(context, job)
+        if context.prompt is None:
+            context.prompt = context.length
+        return self._answer(context, context.length, job.tokens.size)
+
+    def _encode(self, context: Context, job: EncodeJob) -> Prediction | None:
+        before = context.length
+        context.length += job.tokens.size
+        if job.predict == "none":
             return None
         if context.prompt is None:
             context.prompt = context.length
-        size = job.tokens.size
-        start = context.length - context.prompt
+        first = context.length if job.predict == "last" else before + 1
+        return self._answer(context, first, context.length + 1 - first)
+
+    def _answer(self, context: Context, first: int, size: int) -> Prediction:
+        assert context.prompt is not None
+        start = first - context.prompt
         tokens = np.array((self.script[start:] + [106] * size)[:size], np.int32)
         return Prediction(tokens, tokens, np.full(size, self.entropy, np.float32))
 

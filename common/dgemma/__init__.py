@@ -11,15 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dgemma.api import Model, load
+    from dgemma.chat import Chat, Turn
     from dgemma.errors import DgemmaError
     from dgemma.events import Block, Draft, Finish
     from dgemma.generation import Generation, Stream
     from dgemma.settings import Settings
 
 __version__ = "0.1.0"
-__all__ = ["Block", "DgemmaError", "Draft", "Finish", "Generation", "Model", "Settings", "Stream", "load"]
+__all__ = [
+    "Block",
+    "Chat",
+    "DgemmaError",
+    "Draft",
+    "Finish",
+    "Generation",
+    "Model",
+    "Settings",
+    "Stream",
+    "Turn",
+    "load",
+]
 _HOMES = {
     "Block": "events",
+    "Chat": "chat",
     "DgemmaError": "errors",
     "Draft": "events",
     "Finish": "events",
@@ -27,6 +41,7 @@ _HOMES = {
     "Model": "api",
     "Settings": "settings",
     "Stream": "generation",
+    "Turn": "chat",
     "load": "api",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dgemma.answer import Answer
 from dgemma.backend import Backend, BackendOptions, load_backend
@@ -14,11 +14,17 @@ from dgemma.config import GenerationDefaults
 from dgemma.engine import Engine, Request
 from dgemma.env import default_backend
 from dgemma.errors import require
+from dgemma.fit import check_fit
 from dgemma.generation import Generation, Origin, Stream
 from dgemma.hub import DEMO, Located, locate
+from dgemma.modes import mode_of
+from dgemma.session import Session
 from dgemma.settings import Settings
 from dgemma.template import ChatTemplate, Message
 from dgemma.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from dgemma.chat import Chat
 
 Device = Literal["auto", "cpu", "gpu"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -41,6 +47,7 @@ def load(
     """
     located = locate(model, offline, report)
     name = default_backend() if backend == "auto" else backend
+    check_fit(located.folder, name, device, dtype)
     tokenizer = Tokenizer.from_folder(located.folder)
     defaults = GenerationDefaults.from_folder(located.folder)
     return Model(located, tokenizer, defaults, load_backend(name, located.folder, BackendOptions(device, dtype)))
@@ -82,9 +89,26 @@ class Model:
                 pass
         return stream.generations
 
-    def stream(self, prompt: Prompt, settings: Settings | None = None, **overrides: Any) -> Stream:
-        """The events of one answer: Draft after every step, Block for a final canvas, Finish. Closing it cancels."""
-        return self._stream([prompt], (settings or Settings()).with_(**overrides))
+    def stream(
+        self,
+        prompt: Prompt,
+        settings: Settings | None = None,
+        *,
+        session: Session | None = None,
+        finished: Callable[[Generation], None] = lambda generation: None,
+        **overrides: Any,
+    ) -> Stream:
+        """The events of one answer: Draft after every step, Block for a final canvas, Finish. Closing it cancels.
+
+        A `session` lends the cache that its last generation left. `finished` hears of the result with the last event.
+        """
+        return self._stream([prompt], (settings or Settings()).with_(**overrides), session, finished)
+
+    def chat(self, settings: Settings | None = None, **overrides: Any) -> Chat:
+        """A conversation; every turn encodes only what the cache does not hold yet. Overrides as in `generate`."""
+        from dgemma.chat import Chat
+
+        return Chat(self, (settings or Settings()).with_(**overrides))
 
     def prompt_text(self, prompt: Prompt, settings: Settings) -> str:
         """What the model reads: the prompt through the chat template, or with `raw` as it is behind a bos token."""
@@ -122,16 +146,22 @@ class Model:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         self.close()
 
-    def _stream(self, prompts: Sequence[Prompt], settings: Settings) -> Stream:
+    def _stream(
+        self,
+        prompts: Sequence[Prompt],
+        settings: Settings,
+        session: Session | None = None,
+        finished: Callable[[Generation], None] = lambda generation: None,
+    ) -> Stream:
         settings = settings.seeded()
         texts = [self.prompt_text(prompt, settings) for prompt in prompts]
         answers = [Answer(self.tokenizer, text, settings.stop, settings.raw) for text in texts]
-        requests = [self._request(text, answer, settings) for text, answer in zip(texts, answers, strict=True)]
+        requests = [self._request(text, answer, settings, session) for text, answer in zip(texts, answers, strict=True)]
         for request in requests:
             request.check(self.backend.config)
-        return Stream(Engine(self.backend), requests, answers, self.origin)
+        return Stream(Engine(self.backend), requests, answers, self.origin, finished)
 
-    def _request(self, text: str, answer: Answer, settings: Settings) -> Request:
+    def _request(self, text: str, answer: Answer, settings: Settings, session: Session | None) -> Request:
         return Request(
             prompt=self.tokenizer.encode(text),
             max_tokens=settings.max_tokens,
@@ -139,4 +169,7 @@ class Model:
             seed=settings.seed or 0,
             canvas_length=settings.canvas_length,
             stop=answer.rule,
+            warm_start=self.tokenizer.encode(settings.warm_start) if settings.warm_start else (),
+            mode=mode_of(settings, self.tokenizer, self.defaults),
+            session=session,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dgemma.backend import Int32s, Prediction
+from dgemma.backend import Float32s, Int32s, Prediction
 from dgemma.schedule import Bools, Denoising, mean
 
 
@@ -16,7 +16,7 @@ class Canvas:
     """Canvas number `index` after `step` steps, with `remaining` to go at most.
 
     `tokens` [L] go into the next step; `accepted` [L] of them were kept by the last one; `pinned` [L] are the caller's
-    and never change. `history` holds the argmax canvas of every step so far.
+    and never change. `history` holds the argmax canvas of every step so far; `entropy` [L] is the newest, 0 at pins.
     """
 
     tokens: Int32s
@@ -25,6 +25,7 @@ class Canvas:
     index: int
     step: int
     remaining: int
+    entropy: Float32s
     history: tuple[Int32s, ...] = ()
     mean_entropy: float = 0.0
     converged: bool = False
@@ -38,7 +39,8 @@ class Canvas:
         tokens[: len(start)] = start
         for position, token in (pins or {}).items():
             tokens[position], pinned[position] = token, True
-        return cls(tokens, np.zeros_like(pinned), pinned, index, 0, steps, converged=bool(pinned.all()))
+        entropy = np.zeros(noise.shape, dtype=np.float32)
+        return cls(tokens, np.zeros_like(pinned), pinned, index, 0, steps, entropy, converged=bool(pinned.all()))
 
     @property
     def argmax(self) -> Int32s:
@@ -69,10 +71,17 @@ class Canvas:
             accepted=accepted,
             step=self.step + 1,
             remaining=self.remaining - 1,
+            entropy=np.where(free, prediction.entropy, np.float32(0)),
             history=history,
             mean_entropy=float(mean(entropy)),
             converged=denoising.stop(history, entropy),
         )
+
+    def pin(self, position: int, token: int) -> Canvas:
+        """The canvas with one more position that is not to be decided any more."""
+        tokens, pinned = self.tokens.copy(), self.pinned.copy()
+        tokens[position], pinned[position] = token, True
+        return replace(self, tokens=tokens, pinned=pinned)
 
     def committed(self) -> Int32s:
         """The tokens to keep once finished: the argmax, not the sample."""

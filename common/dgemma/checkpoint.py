@@ -31,7 +31,7 @@ class Checkpoint:
     def open(cls, folder: Path) -> Checkpoint:
         """Read the headers of model.safetensors or of the shards that its index names."""
         quantization = Quantization.from_config(read_json(folder / "config.json"))
-        return cls(folder, _read_tensors(folder), quantization)
+        return cls(folder, read_tensors(folder), quantization)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,10 +59,11 @@ class Checkpoint:
         return found
 
     def _shape(self, found: Plan, name: str) -> Shape:
-        return found.sources[name].assemble(lambda part: self.tensors[part].shape, _joined, _stacked)
+        return found.sources[name].assemble(lambda part: self.tensors[part].shape, join_shapes, stack_shapes)
 
 
-def _joined(shapes: list[Shape], axis: int) -> Shape:
+def join_shapes(shapes: list[Shape], axis: int) -> Shape:
+    """The shape of tensors joined along `axis`."""
     first = shapes[0]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rest) > 1 or len(first) <= axis:
@@ -70,13 +71,15 @@ def _joined(shapes: list[Shape], axis: int) -> Shape:
     return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
 
-def _stacked(shapes: list[Shape]) -> Shape:
+def stack_shapes(shapes: list[Shape]) -> Shape:
+    """The shape of tensors stacked along a new first axis."""
     if len(set(shapes)) > 1:
         raise CheckpointError(f"Experts of different shapes: {sorted(set(shapes))[:2]}.", _AGAIN)
     return (len(shapes), *shapes[0])
 
 
-def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
+def read_tensors(folder: Path) -> dict[str, TensorInfo]:
+    """The tensors of model.safetensors or of the shards that its index names, by stored name."""
     if (folder / _INDEX).is_file():
         return _read_sharded(folder)
     if not (folder / _SINGLE).is_file():

@@ -21,7 +21,7 @@ class Diffusion:
     """
 
     def __init__(self, handle: int, request: Request, backend: Backend) -> None:
-        self.transcript = Transcript(handle, request, backend.open())
+        self.transcript = Transcript(handle, request, request.open(backend))
         self._noise = Noise(request.seed, request.sequence)
         self._length = request.length(backend.config)
         self._vocab = backend.config.vocab_size
@@ -52,13 +52,12 @@ class Diffusion:
 
     def _step(self, prediction: Prediction) -> Draft:
         canvas, denoising = self._canvas, self.transcript.request.denoising
-        if not np.isfinite(prediction.entropy).all():
-            where = f"canvas {canvas.index}, step {canvas.step + 1}"
-            raise DgemmaError(f"The model's output is not finite ({where}).", "Try a wider dtype.")
+        check_finite(prediction, canvas)
         renoise = self._noise.renoise(canvas.index, canvas.step, self._length, self._vocab)
         self._canvas = canvas.advance(prediction, renoise, denoising)
         self.transcript.meter.denoising_steps += 1
-        return _draft(self.transcript.handle, self._canvas)
+        self.transcript.meter.forwards += 1
+        return draft_of(self.transcript.handle, self._canvas)
 
     def _deliver(self) -> Block:
         transcript, canvas = self.transcript, self._canvas
@@ -83,7 +82,15 @@ class Diffusion:
         )
 
 
-def _draft(handle: int, canvas: Canvas) -> Draft:
+def check_finite(prediction: Prediction, canvas: Canvas) -> None:
+    """Raise DgemmaError where a step's numbers make no sense."""
+    if not np.isfinite(prediction.entropy).all():
+        where = f"canvas {canvas.index}, step {canvas.step + 1}"
+        raise DgemmaError(f"The model's output is not finite ({where}).", "Try a wider dtype.")
+
+
+def draft_of(handle: int, canvas: Canvas) -> Draft:
+    """The event that shows `canvas` after its newest step."""
     return Draft(
         handle=handle,
         canvas=canvas.index,
@@ -93,4 +100,5 @@ def _draft(handle: int, canvas: Canvas) -> Draft:
         accepted=tuple(canvas.accepted.tolist()),
         changed=tuple(canvas.changed.tolist()),
         mean_entropy=canvas.mean_entropy,
+        entropy=tuple(canvas.entropy.tolist()),
     )

@@ -35,7 +35,8 @@ class Engine:
         """Take in a request and return its handle. Raises UsageError where the model cannot serve it."""
         request.check(self._backend.config)
         handle = next(self._handles)
-        self._open[handle] = Diffusion(handle, request, self._backend)
+        start = request.mode.start if request.mode else Diffusion
+        self._open[handle] = start(handle, request, self._backend)
         return handle
 
     def cancel(self, handle: int) -> None:
@@ -64,7 +65,7 @@ class Engine:
     def close(self) -> None:
         """Drop every sequence and free its cache."""
         for sequence in self._open.values():
-            sequence.transcript.context.close()
+            sequence.transcript.release(whole=False)
         self._open.clear()
         self._undelivered.clear()
 
@@ -102,5 +103,5 @@ class Engine:
 
     def _finish(self, handle: int, reason: FinishReason) -> Finish:
         transcript = self._open.pop(handle).transcript
-        transcript.context.close()
+        transcript.release()
         return Finish(handle, reason, transcript.meter.stats(self._backend.memory().peak))

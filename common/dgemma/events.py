@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dgemma.channels import Piece
@@ -16,6 +16,7 @@ class Draft:
     """The canvas after one denoising step: `tokens` are the current best guess, of which any may still change.
 
     `step` counts from 1 to at most `steps`; `accepted` were kept by this step; `changed` differ from the step before.
+    `entropy` is that of each position in nats.
     """
 
     handle: int
@@ -26,6 +27,14 @@ class Draft:
     accepted: tuple[bool, ...]
     changed: tuple[bool, ...]
     mean_entropy: float
+    entropy: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """How far the canvas is, in words, the most important first."""
+        settled = f"{sum(self.accepted)}/{len(self.accepted)} settled"
+        step = f"step {self.step}/{self.steps}"
+        return f"block {self.canvas + 1}", step, settled, f"entropy {self.mean_entropy:.3f}"
 
 
 @dataclass(frozen=True, slots=True)

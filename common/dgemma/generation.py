@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -72,8 +72,15 @@ class Stream(Iterator[Event]):
     After the last event `generations` holds a result per prompt, in the order of the prompts.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request], answers: Sequence[Answer], origin: Origin) -> None:
-        self._engine, self._answers, self._origin = engine, answers, origin
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Sequence[Request],
+        answers: Sequence[Answer],
+        origin: Origin,
+        finished: Callable[[Generation], None] = lambda generation: None,
+    ) -> None:
+        self._engine, self._answers, self._origin, self._finished = engine, answers, origin, finished
         self._handles = [engine.submit(request) for request in requests]
         self._seeds = [request.seed for request in requests]
         self._unsettled = [0] * len(answers)
@@ -117,6 +124,7 @@ class Stream(Iterator[Event]):
         if isinstance(event, Finish):
             event = replace(event, handle=index, pieces=self._answers[index].flush())
             self._results[index] = self._result(index, event)
+            self._finished(self._results[index])
         return replace(event, handle=index)
 
     def _result(self, index: int, finish: Finish) -> Generation:

@@ -1,7 +1,8 @@
 """Tensor names: which ones a checkpoint must hold, and how the published spellings map onto them.
 
-The canonical spelling is the hub layout's. A quantized module `path` holds `path`.weight (packed), `path`.scales and,
-in affine mode, `path`.biases. Nothing here reads a tensor.
+The canonical spelling is the hub layout's. A quantized module `path` holds `path`.weight (packed), `path`.scales,
+in affine mode `path`.biases, and where the scales are not the whole story `path`.weight_scale_2: one float32 a row of
+the matrix, by which the product is multiplied. Nothing here reads a tensor.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ T = TypeVar("T")
 DECODER, ENCODER = "model.decoder.", "model.encoder.language_model."
 VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
 EMBEDDING = DECODER + "embed_tokens.weight"
+MULTIPLIER = ".weight_scale_2"
 _LAYER_NORMS = (
     "input_layernorm",
     "post_attention_layernorm",
@@ -209,6 +211,8 @@ def _stored(
             yield name, shape
         else:
             yield from _packed(name, shape, spec)
+            if module(name) + MULTIPLIER in found:
+                yield module(name) + MULTIPLIER, shape[:-1]
 
 
 def _packed(name: str, shape: Shape, spec: QuantSpec) -> Iterator[tuple[str, Shape]]:

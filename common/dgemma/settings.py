@@ -20,6 +20,9 @@ class Settings:
 
     `temperature` is constant (0: the sample is the argmax), `temperature_range` runs from (min, max) over the steps.
     `raw` gives the prompt to the model without the chat template and returns the text with its markers in place.
+    `mode` is "diffusion", "ar", "verified" or "hybrid"; in the last three `temperature` is that of the causal model (0
+    where absent) and canvases keep their own. `draft_steps` is a number or "auto". `warm_start` is a text that the
+    answer's canvases start from instead of noise.
     """
 
     max_tokens: int = 1024
@@ -34,6 +37,10 @@ class Settings:
     think: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     raw: bool = False
+    mode: str = "diffusion"
+    draft_steps: int | str | None = None
+    quality: str | None = None
+    warm_start: str | None = None
 
     def with_(self, **overrides: Any) -> Settings:
         """A copy with some settings changed; raises TypeError on a name that is not a setting."""
@@ -52,7 +59,7 @@ class Settings:
             defaults,
             steps=self.steps,
             entropy_bound=self.entropy_bound,
-            temperature=self.temperature,
+            temperature=self.temperature if self.mode == "diffusion" else None,
             temperature_range=self.temperature_range,
         )
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 from dgemma.errors import CheckpointError
 
 Shape = tuple[int, ...]
-_HEADER_LIMIT = 100_000_000
+_HEADER_LIMIT = 32_000_000
 _AGAIN = "Download the model again."
 _NAMED_BITS = {"BOOL": 8, "BF16": 16}
 _BITS = re.compile(r"[FIUC](\d+)(_E\d+M\d+)?")

@@ -14,7 +14,10 @@ class Stats:
     """Counters and seconds of one sequence, from its submission on; stop tokens are not completion tokens.
 
     `tokens_per_forward` is completion tokens over denoising steps, `tokens_per_pass` counts encoder passes behind the
-    prompt too. `decode_s` runs from the end of the prefill to the end, `decode_tok_s` is completion tokens over it.
+    prompt too. `forwards` are the passes behind the prompt as they were run, a shared one counting once;
+    `accepted_lengths` are the tokens that each verified canvas gave. `decode_s` runs from the end of the prefill to the
+    end, `decode_tok_s` is completion tokens over it.
+    `cached_tokens` of the prompt were in a session's cache already.
     """
 
     prompt_tokens: int
@@ -32,6 +35,9 @@ class Stats:
     decode_tok_s: float
     e2e_tok_s: float
     peak_memory_bytes: int
+    forwards: int = 0
+    accepted_lengths: tuple[int, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -40,17 +46,22 @@ class Meter:
 
     prompt_tokens: int
     clock: Clock = time.perf_counter
+    cached_tokens: int = 0
     completion_tokens: int = 0
     denoising_steps: int = 0
     steps_per_canvas: list[int] = field(default_factory=list)
     prompt_passes: int = 0
     commit_passes: int = 0
+    forwards: int = 0
+    accepted_lengths: list[int] = field(default_factory=list)
     _start: float = field(init=False)
     _prefilled: float | None = field(init=False, default=None)
     _first_block: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._start = self.clock()
+        if self.cached_tokens == self.prompt_tokens:
+            self._prefilled = self._start
 
     def encoded(self, start: int, stop: int) -> None:
         """A pass put the tokens `start` to `stop` into the cache."""
@@ -63,8 +74,12 @@ class Meter:
 
     def block(self, tokens: int, steps: int) -> None:
         """A canvas is final and `tokens` of it were delivered."""
-        self.completion_tokens += tokens
         self.steps_per_canvas.append(steps)
+        self.delivered(tokens)
+
+    def delivered(self, tokens: int) -> None:
+        """So many more tokens were delivered."""
+        self.completion_tokens += tokens
         if self._first_block is None:
             self._first_block = self.clock()
 
@@ -89,6 +104,9 @@ class Meter:
             decode_tok_s=_ratio(self.completion_tokens, now - prefilled),
             e2e_tok_s=_ratio(self.completion_tokens, now - self._start),
             peak_memory_bytes=peak_memory_bytes,
+            forwards=self.forwards,
+            accepted_lengths=tuple(self.accepted_lengths),
+            cached_tokens=self.cached_tokens,
         )
 
 

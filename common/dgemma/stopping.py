@@ -24,7 +24,7 @@ class StopText:
         """How many of the generated ids to keep; None to go on."""
         end = StopTokens(self.tokenizer.stop_ids)(generated)
         ids = generated[:end]
-        if not self._found(ids):
+        if not self.strings or not self._found(ids):
             return end
         low, high = 1, len(ids)
         while low < high:

@@ -1,1 +1,6 @@
-"""The weight-format converter."""
+"""The weight-format converter: every published format in, the hub layout or the MLX layout out."""
+
+from dgemma_convert.conversion import convert, preview
+from dgemma_convert.plan import Options, Plan
+
+__all__ = ["Options", "Plan", "convert", "preview"]

@@ -75,6 +75,25 @@ def test_jsonl(run: Run) -> None:
     assert len(lines[0]["tokens"]) == 16
 
 
+@pytest.mark.parametrize("mode", ["ar", "verified", "hybrid"])
+def test_modes_give_the_same_answer(run: Run, mode: str) -> None:
+    text = "a€b " * 12
+    assert run("hi", "--mode", mode, script=text).stdout == text + "\n"
+    lines = [json.loads(line) for line in run("hi", "--mode", mode, "--jsonl", script=text).stdout.splitlines()]
+    events = [line for line in lines if line["event"] == "block"]
+    assert "".join(event["text"] for event in events) == text and lines[-1]["text"] == text
+    assert lines[-1]["stats"]["forwards"] > 0
+    if mode == "ar":
+        assert {len(event["tokens"]) for event in events} == {1}
+
+
+def test_a_warm_start_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "start.txt").write_text("Hello, world")
+    assert run("hi", "--warm-start", str(tmp_path / "start.txt")).stdout == "Hello.\n"
+    (tmp_path / "empty.txt").write_text("")
+    assert "is empty" in run("hi", "--warm-start", str(tmp_path / "empty.txt")).stderr
+
+
 def test_same_seed_same_json(run: Run) -> None:
     first, second = (json.loads(run("hi", "--json", "--seed", "3").stdout) for _ in range(2))
     assert first["tokens"] == second["tokens"]
@@ -137,12 +156,13 @@ def test_prompt_sources(
         (["hi", "--backend", "tpu"], 2, "Unknown backend"),
         (["hi", "-m", "./nowhere"], 3, "no folder"),
         (["hi", "-m", "someone/missing", "--offline"], 3, "hf download"),
-        (["hi", "--mode", "ar"], 4, "--mode ar"),
-        (["hi", "--mode", "verified"], 4, "--mode verified"),
-        (["hi", "--show", "live"], 4, "--show live"),
+        (["hi", "--draft-steps", "2"], 2, "draft_steps means nothing in mode diffusion"),
+        (["hi", "--mode", "ar", "--steps", "2"], 2, "steps means nothing in mode ar"),
+        (["hi", "--mode", "verified", "--draft-steps", "few"], 2, "a number or auto"),
+        (["hi", "--warm-start", "/nowhere"], 2, "/nowhere cannot be read"),
+        (["hi", "--show", "live"], 2, "--show live"),
         (["hi", "--trace", "t.jsonl"], 4, "--trace"),
         (["hi", "--kernels", "reference"], 4, "--kernels"),
-        (["hi", "--draft-steps", "2"], 4, "--draft-steps"),
     ],
 )
 def test_failures_are_one_line(run: Run, arguments: list[str], code: int, words: str) -> None:

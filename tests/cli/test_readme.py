@@ -28,7 +28,7 @@ def test_every_flag_is_documented() -> None:
         "--max-tokens",
     }
     undocumented = own - set(re.findall(r"--[a-z][a-z-]+", README))
-    assert undocumented <= {"--no-think", "--mode", "--quiet", "--verbose"}
+    assert undocumented <= {"--no-think", "--quiet", "--verbose"}
 
 
 def test_exit_codes() -> None:

@@ -86,10 +86,22 @@ class FakeBackend:
             raise MemoryError("scripted")
         self.check(jobs)
         self.passes.append(list(jobs))
-        for job in jobs:
-            if isinstance(job, EncodeJob):
-                context(job).tokens += job.tokens.tolist()
-        return [self.denoise(job) if isinstance(job, DenoiseJob) else None for job in jobs]
+        encoded = {index: self.encode(job) for index, job in enumerate(jobs) if isinstance(job, EncodeJob)}
+        return [self.denoise(job) if isinstance(job, DenoiseJob) else encoded[i] for i, job in enumerate(jobs)]
+
+    def encode(self, job: EncodeJob) -> Prediction | None:
+        before = context(job).length
+        context(job).tokens += job.tokens.tolist()
+        assert context(job).length <= self.config.max_position_embeddings
+        if job.predict == "none":
+            return None
+        ends = range(before + 1 if job.predict == "all" else context(job).length, context(job).length + 1)
+        uniforms = [None] * len(ends) if job.uniforms is None else job.uniforms.tolist()
+        drawn = [
+            next_token(context(job).tokens[:end], u, self.config.vocab_size)
+            for end, u in zip(ends, uniforms, strict=True)
+        ]
+        return predict(drawn)
 
     def denoise(self, job: DenoiseJob) -> Prediction:
         assert context(job).length + job.tokens.size <= self.config.max_position_embeddings
@@ -107,7 +119,8 @@ class FakeBackend:
             assert (job.tokens >= 0).all() and (job.tokens < self.config.vocab_size).all()
             assert job.temperature > 0
             if job.uniforms is not None:
-                assert job.uniforms.dtype == np.float32 and job.uniforms.shape == job.tokens.shape
+                rows = 1 if isinstance(job, EncodeJob) and job.predict == "last" else job.tokens.size
+                assert job.uniforms.dtype == np.float32 and job.uniforms.shape == (rows,)
 
     def memory(self) -> MemoryUse:
         return MemoryUse(weights=1, caches=sum(not c.closed for c in self.contexts), peak=7)
@@ -116,6 +129,12 @@ class FakeBackend:
     def shapes(self) -> list[str]:
         """Each pass as text: e4 for an encode of 4 tokens, d for a denoising step."""
         return [" ".join(f"e{j.tokens.size}" if isinstance(j, EncodeJob) else "d" for j in p) for p in self.passes]
+
+
+def next_token(tokens: Sequence[int], uniform: float | None, vocab: int) -> int:
+    """The causal stand-in: all tokens so far and the uniform number decide."""
+    seed = zlib.crc32(np.array(tokens, dtype=np.int32).tobytes())
+    return int(np.random.default_rng([seed, 0 if uniform is None else 1 + int(uniform * 4)]).integers(0, vocab))
 
 
 def context(job: Job) -> FakeContext:

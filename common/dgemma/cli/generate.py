@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dgemma.cli import options as o
-from dgemma.cli.prompt import read_prompt
-from dgemma.cli.terminal import Interrupts, Terminal, exit_codes
+from dgemma.cli.loading import load_model
+from dgemma.cli.prompt import read_prompt, read_start
+from dgemma.cli.terminal import Interrupts, Terminal, check_show, exit_codes
 from dgemma.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def generate(
     stats: o.Stats = False,
     raw: o.Raw = False,
     offline: o.Offline = False,
+    no_color: o.NoColor = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     trace: o.Trace = None,
@@ -51,19 +53,27 @@ def generate(
     quality: o.Quality = None,
     warm_start: o.WarmStart = None,
 ) -> None:
-    """Answer one prompt. Only the answer goes to standard output."""
+    """Answer one prompt. Only the answer goes to standard output.
+
+    \b
+    Examples:
+      dgemma generate "12+30" --seed 1 --stats
+      git diff | dgemma generate "Write a commit message" -m dgemma:4bit
+      dgemma generate -f notes.txt "Summarize this" --json
+    """
     with exit_codes(verbose):
-        unbuilt = {"--trace": trace, "--kernels": kernels, "--quality": quality, "--warm-start": warm_start}
-        o.refuse(unbuilt | {"--self-conditioning": self_conditioning, "--draft-steps": draft_steps})
-        o.refuse({f"--mode {mode}": mode != "diffusion", "--show live": show == "live"})
+        o.refuse(
+            {"--trace": trace, "--kernels": kernels, "--quality": quality, "--self-conditioning": self_conditioning}
+        )
         _check_output(json, jsonl, show)
         sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
+        sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         quiet = quiet or json or jsonl
-        with Terminal(quiet, progress=show == "auto") as terminal, _load(model, backend, source, terminal) as loaded:
+        with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:
             if verbose:
                 terminal.note(f"{loaded.origin}", always=True)
             output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
@@ -76,16 +86,7 @@ def _check_output(json: bool, jsonl: bool, show: str) -> None:
         raise UsageError("--json and --jsonl exclude one another.", "Choose one.")
     if (json or jsonl) and show != "auto":
         raise UsageError(f"--show {show} has no meaning with --json or --jsonl.", "Leave it out.")
-
-
-def _load(model: str, backend: str, source: _Fields, terminal: Terminal) -> Model:
-    from dgemma.api import load
-    from dgemma.hub import DEMO, REAL_MODEL
-
-    if model == DEMO:
-        terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")
-    terminal.progress(f"loading {model}")
-    return load(model, backend, **source, report=terminal.note)
+    check_show(show)
 
 
 def _answer(model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dgemma.api import Model
 from dgemma.channels import Piece
-from dgemma.cli.report import as_event, as_object, dump, stats_line
+from dgemma.cli.jsonline import dump
+from dgemma.cli.report import as_event, as_object, stats_line
 from dgemma.cli.terminal import Terminal
 from dgemma.events import Draft, Event
 from dgemma.generation import Generation, Stream
@@ -35,7 +36,7 @@ class Printer:
             done = stream.generations[0] if stream.generations else None
             self._terminal.write(dump(as_event(event, done, self._model.tokenizer)))
         if isinstance(event, Draft):
-            self._terminal.progress(_progress(event))
+            self._terminal.canvas(event, self._model.tokenizer)
         elif not (self._output.json or self._output.jsonl):
             self._pieces(event.pieces)
 
@@ -58,11 +59,6 @@ class Printer:
                 self._terminal.talk(piece.text)
             elif not self._output.at_end:
                 self._terminal.write(piece.text)
-
-
-def _progress(draft: Draft) -> str:
-    settled = f"{sum(draft.accepted)}/{len(draft.accepted)} settled"
-    return f"block {draft.canvas + 1} · step {draft.step}/{draft.steps} · {settled} · entropy {draft.mean_entropy:.3f}"
 
 
 def _warnings(generation: Generation, max_tokens: int) -> Iterable[str]:

@@ -27,6 +27,14 @@ def read_prompt(argument: str | None, option: str | None, files: Sequence[Path])
     return parts[0] if len(parts) == 1 else "\n\n".join(part.strip("\n") for part in parts)
 
 
+def read_start(path: Path | None) -> str | None:
+    """The text of a file to start from; raises UsageError where it cannot be read or is empty."""
+    text = None if path is None else _read_file(path)
+    if text == "":
+        raise UsageError(f"{path} is empty.")
+    return text
+
+
 def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -45,13 +44,9 @@ def as_event(event: Event, generation: Generation | None, tokenizer: Tokenizer) 
     else:
         assert generation is not None
         found = as_object(generation)
-    found.pop("handle", None)
+    for hidden in ("handle", "entropy"):
+        found.pop(hidden, None)
     return {"event": type(event).__name__.lower(), "schema": SCHEMA} | found
-
-
-def dump(value: dict[str, Any]) -> str:
-    """One line of JSON."""
-    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def stats_line(generation: Generation) -> str:
@@ -64,12 +59,26 @@ def stats_line(generation: Generation) -> str:
         f"{stats.canvases} blocks",
         f"{stats.denoising_steps} steps",
         f"{stats.tokens_per_forward:.1f} tok/step",
-        f"prompt {stats.prompt_tokens}",
+        f"prompt {stats.prompt_tokens}" + (f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""),
         f"first block {stats.time_to_first_block_s:.2f} s",
         f"total {stats.total_s:.2f} s",
         f"peak {stats.peak_memory_bytes / 1e9:.2f} GB",
         f"seed {generation.seed}",
         f"{origin.backend} {origin.device}",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def turn_line(generation: Generation) -> str:
+    """What a turn of a conversation cost, short enough for one line of a terminal."""
+    stats = generation.stats
+    parts = [
+        "stopped" if generation.finish_reason == "cancelled" else "",
+        f"{stats.completion_tokens} tokens",
+        f"{stats.decode_tok_s:.1f} tok/s",
+        f"{stats.denoising_steps} steps",
+        f"prompt {stats.prompt_tokens}" + (f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""),
+        f"seed {generation.seed}",
     ]
     return " · ".join(filter(None, parts))
 

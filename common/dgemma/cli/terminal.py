@@ -6,82 +6,185 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 import typer
 
-from dgemma.errors import DgemmaError
+from dgemma import signals
+from dgemma.cli.visible import visible
+from dgemma.errors import DgemmaError, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.status import Status
+
+    from dgemma.cli.live import LiveCanvas
+    from dgemma.events import Draft
+    from dgemma.tokenizer import Tokenizer
+
+
+Show = Literal["auto", "live", "blocks", "none"]
 
 
 class Terminal:
-    """Standard error for people, standard output for the answer's bytes."""
+    """Standard error for people, standard output for the answer's bytes.
 
-    def __init__(self, quiet: bool = False, progress: bool = True) -> None:
-        self._quiet = quiet
+    Where both are one terminal the canvas is drawn below the text, and a line of text is printed once it is complete.
+    `show` as the flag: auto and live draw, blocks and none do not.
+    """
+
+    def __init__(self, quiet: bool = False, show: Show = "auto") -> None:
+        self.quiet = quiet
         self._console = _console()
-        self._progress = progress and not quiet
+        self._shared = _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
+        self._progress = show in ("auto", "live") and not quiet
+        self._live = self._progress and self._console is not None and self._shared
         self._status: Status | None = None
+        self._canvas: LiveCanvas | None = None
+        self._held = self._held_talk = ""
         self._line_open = False
         self._talking = False
 
+    @property
+    def console(self) -> Console | None:
+        """Standard error as a rich console, where it is a terminal that may be decorated."""
+        return self._console
+
     def write(self, text: str) -> None:
-        """Write to standard output at once, byte for byte."""
+        """Write to standard output at once; byte for byte where that is not a terminal."""
         if not text:
             return
-        self._free_line()
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
-        self._line_open = not text.endswith("\n")
+        if self._live and not self._held_talk:
+            text = self._held + text
+            cut = text.rfind("\n") + 1
+            text, self._held = text[:cut], text[cut:]
+        if text:
+            self._end_talk()
+            self._out(text)
 
     def note(self, line: str, always: bool = False) -> None:
         """Print a line on standard error, dim on a terminal; `always`: even when quiet."""
-        if always or not self._quiet:
+        if always or not self.quiet:
             self._free_line()
+            if self._line_open and self._shared:
+                self._print("", "\n")
+                self._line_open = False
             self._print(line, "\n")
 
     def talk(self, text: str) -> None:
         """Print a part of a longer text on standard error."""
-        if text and not self._quiet:
+        if not text or self.quiet:
+            return
+        if self._live:
+            text = self._held_talk + text
+            cut = text.rfind("\n") + 1
+            text, self._held_talk = text[:cut], text[cut:]
+        if text:
             self._pause()
             self._print(text, "")
-            self._talking = not text.endswith("\n")
+            self._talking = bool(text) and not text.endswith("\n")
+
+    def show(self, renderable: RenderableType, plain: str) -> None:
+        """Print something drawn with rich on standard error, or `plain` where that cannot be."""
+        if self.quiet:
+            return
+        self._free_line()
+        if self._console is None:
+            self._print(plain, "\n")
+        else:
+            self._console.print(renderable)
 
     def progress(self, text: str) -> None:
         """Show what is going on; only on a terminal whose line is free."""
         if self._console is None or not self._progress or self._line_open or self._talking:
             return
         if self._status is None:
+            signals.drawing(True)
             self._status = self._console.status(text, spinner="dots")
             self._status.start()
         self._status.update(text)
 
-    def close(self) -> None:
-        """Remove the progress display and end the line."""
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar of `total` bytes; the function it gives takes how many have arrived."""
+        if self._console is None or self.quiet or not total:
+            yield lambda count: None
+            return
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        columns = (
+            TextColumn(visible(name), markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            Speed(),
+            TimeRemainingColumn(),
+        )
         self._free_line()
+        signals.drawing(True)
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            task = progress.add_task("", total=total)
+            yield lambda count: progress.update(task, completed=count)
+        signals.drawing(False)
+
+    def canvas(self, draft: Draft, tokenizer: Tokenizer) -> None:
+        """Show a canvas that is being denoised: itself, or on other terminals how far it is."""
+        if self._console is None:
+            return
+        if not self._live:
+            self.progress(" · ".join(draft.summary))
+            return
+        if self._canvas is None:
+            from dgemma.cli.live import LiveCanvas
+
+            self._canvas = LiveCanvas(self._console, tokenizer)
+        self._end_status()
+        self._canvas.draw(draft, self._held, self._held_talk)
+
+    def close(self) -> None:
+        """Remove what is drawn and end the line."""
+        self._free_line()
+
+    def _out(self, text: str) -> None:
+        if not text:
+            return
+        shown = visible(text) if _is_terminal(sys.stdout) else text
+        sys.stdout.buffer.write(shown.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+        self._line_open = not text.endswith("\n")
 
     def _print(self, text: str, end: str) -> None:
         if self._console:
-            self._console.print(text, style="dim", end=end, markup=False, highlight=False, soft_wrap=True)
+            text = visible(text)
+            self._console.print(text, style="dim", end=end, markup=False, highlight=False, soft_wrap=True, emoji=False)
         else:
+            text = visible(text) if _is_terminal(sys.stderr) else text
             print(text, file=sys.stderr, end=end, flush=True)
 
     def _free_line(self) -> None:
+        self._end_talk()
+        held, self._held = self._held, ""
+        self._out(held)
+
+    def _end_talk(self) -> None:
         self._pause()
-        if self._talking:
-            self._print("", "\n")
-            self._talking = False
+        if self._talking or self._held_talk:
+            self._print(self._held_talk, "\n")
+            self._talking, self._held_talk = False, ""
 
     def _pause(self) -> None:
+        self._end_status()
+        if self._canvas is not None:
+            self._canvas.erase()
+
+    def _end_status(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
+            signals.drawing(False)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +194,7 @@ class Terminal:
 
 
 class Interrupts:
-    """While active, the first SIGINT or SIGTERM only sets `code`; the next one interrupts at once."""
+    """While active, the first SIGINT or SIGTERM only sets `code`; the next one ends the process."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -107,7 +210,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.code is not None:
-            raise KeyboardInterrupt
+            signals.leave(number)
         self.code = 128 + number
 
 
@@ -144,10 +247,24 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def check_show(show: str) -> None:
+    """Raise UsageError where `--show live` is asked for and cannot be."""
+    possible = not _is_plain() and _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
+    if show == "live" and not possible:
+        raise UsageError("--show live needs a terminal for output and errors, and no NO_COLOR.", "Leave it out.")
+
+
+def _is_plain() -> bool:
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and not stream.closed and stream.isatty()
+
+
 def _console() -> Console | None:
     """A rich console where standard error is a terminal that may be decorated; importing rich costs time."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if plain or not sys.stderr.isatty():
+    if _is_plain() or not _is_terminal(sys.stderr):
         return None
     from rich.console import Console
 

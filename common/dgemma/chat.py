@@ -1,0 +1,141 @@
+"""A conversation with a model: its turns, its settings, and the cache that they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dgemma.api import Model
+from dgemma.errors import UsageError, require
+from dgemma.generation import Generation, Stream
+from dgemma.session import Session
+from dgemma.settings import Settings
+from dgemma.template import Message
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One exchange. The template sees `prompt` and `answer`; `reasoning` and `seed` are kept for people."""
+
+    prompt: str
+    answer: str
+    reasoning: str = ""
+    seed: int | None = None
+
+
+class Chat:
+    """Multi-turn generation. `settings` and `turns` may be changed between turns; use it as a context manager.
+
+    A turn equals a cold run of `Model.generate` with all messages so far and the same seed.
+    """
+
+    def __init__(self, model: Model, settings: Settings | None = None, turns: Sequence[Turn] = ()) -> None:
+        self.model = model
+        self.settings = settings or Settings()
+        self.turns = list(turns)
+        self._session = Session(model.backend)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The turns as messages, without the system message, which is a setting."""
+        return _messages(self.turns)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens in the cache."""
+        return self._session.cached
+
+    def send(self, prompt: str, **overrides: Any) -> Generation:
+        """Answer `prompt` and add the turn. Overrides are fields of `Settings`, for this turn."""
+        return _drained(self.stream(prompt, **overrides))
+
+    def stream(self, prompt: str, **overrides: Any) -> Stream:
+        """The events of `send`. The turn is added with the last one; a stream closed before leaves no trace."""
+        return self._stream(len(self.turns), prompt, overrides)
+
+    def regenerate(self, **overrides: Any) -> Generation:
+        """Answer the last prompt once more, in place of its answer; the same seed gives the same answer."""
+        return _drained(self.stream_again(**overrides))
+
+    def stream_again(self, **overrides: Any) -> Stream:
+        """The events of `regenerate`; a stream closed before its end keeps the old answer."""
+        require(bool(self.turns), "There is no turn to answer again.")
+        return self._stream(len(self.turns) - 1, self.turns[-1].prompt, overrides)
+
+    def undo(self) -> Turn:
+        """Take back the last turn and return it."""
+        require(bool(self.turns), "There is no turn to take back.")
+        return self.turns.pop()
+
+    def clear(self) -> None:
+        """Forget all turns and free the cache."""
+        self.turns.clear()
+        self._session.close()
+
+    def save(self, path: Path) -> None:
+        """Write the conversation as JSON: model, system message, and messages as the OpenAI format has them."""
+        system = self.settings.system
+        head = [] if system is None else [{"role": "system", "content": system}]
+        found = {"schema": _SCHEMA, "model": self.model.located.name, "messages": [*head, *map(dict, self.messages)]}
+        found |= {"seeds": [turn.seed for turn in self.turns], "reasoning": [turn.reasoning for turn in self.turns]}
+        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Replace turns and system message by those of a file that `save` wrote. Raises UsageError."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            system, turns = _parsed(found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path} is not a saved conversation: {error}.") from error
+        self.settings = self.settings.with_(system=system)
+        self.turns = turns
+
+    def close(self) -> None:
+        """Free the cache."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _stream(self, index: int, prompt: str, overrides: dict[str, Any]) -> Stream:
+        def finished(found: Generation) -> None:
+            if found.tokens or found.finish_reason != "cancelled":
+                self.turns[index:] = [Turn(prompt, found.text, found.reasoning, found.seed)]
+
+        settings = self.settings.with_(**overrides)
+        require(not settings.raw, "A conversation needs the chat template.", "Leave raw out.")
+        messages = [*_messages(self.turns[:index]), {"role": "user", "content": prompt}]
+        return self.model.stream(messages, settings, session=self._session, finished=finished)
+
+
+def _messages(turns: Sequence[Turn]) -> list[Message]:
+    pairs = [({"role": "user", "content": t.prompt}, {"role": "assistant", "content": t.answer}) for t in turns]
+    return [message for pair in pairs for message in pair]
+
+
+def _drained(stream: Stream) -> Generation:
+    with stream:
+        for _ in stream:
+            pass
+    return stream.generations[0]
+
+
+def _parsed(found: dict[str, Any]) -> tuple[str | None, list[Turn]]:
+    messages = list(found["messages"])
+    system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else None
+    users, answers = messages[::2], messages[1::2]
+    if len(messages) % 2 or any(m["role"] != "user" for m in users) or any(m["role"] != "assistant" for m in answers):
+        raise ValueError("user and assistant do not alternate")
+    seeds = found.get("seeds") or [None] * len(users)
+    thoughts = found.get("reasoning") or [""] * len(users)
+    rows = zip(users, answers, thoughts, seeds, strict=True)
+    return system, [Turn(str(u["content"]), str(a["content"]), str(r), s) for u, a, r, s in rows]

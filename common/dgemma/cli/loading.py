@@ -1,0 +1,21 @@
+"""A model for a command, with a word about what is going on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dgemma.api import Model
+    from dgemma.cli.terminal import Terminal
+
+
+def load_model(model: str, backend: str, source: dict[str, Any], terminal: Terminal) -> Model:
+    """Load `model`; `source` are the other arguments of `dgemma.load`."""
+    from dgemma.aliases import REAL_MODEL
+    from dgemma.api import load
+    from dgemma.hub import DEMO
+
+    if model == DEMO:
+        terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")
+    terminal.progress(f"loading {model}")
+    return load(model, backend, **source, report=terminal.note)

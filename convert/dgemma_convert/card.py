@@ -1,0 +1,43 @@
+"""README.md of a converted model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dgemma_convert.plan import Plan
+from dgemma_convert.report import classes, totals, warnings
+
+BASE = "google/diffusiongemma-26B-A4B-it"
+
+
+def card(plan: Plan, report: dict[str, Any]) -> str:
+    """The model card: where it comes from, what was done to it, what runs it."""
+    source, total = plan.source, totals(plan)
+    library = "mlx" if plan.options.to == "mlx" else "transformers"
+    lines = [
+        "---",
+        f"base_model: {BASE}",
+        f"library_name: {library}",
+        "pipeline_tag: text-generation",
+        "tags: [dgemma, diffusion]",
+        "---",
+        "",
+        f"# {source.path.stem} in the {plan.options.to} layout",
+        "",
+        f"Converted by `dgemma convert` from {source.format}. {total['bytes'] / 1e9:.2f} GB, "
+        f"{total['bits_per_weight']:.2f} bits a text weight, {total['quantized_share_of_weights']:.0%} of the text "
+        "weights quantized.",
+        "",
+        "| tensors | count | from | to | label |",
+        "|---|--:|---|---|---|",
+    ]
+    lines += [
+        f"| `{row['name']}` | {row['count']} | {row['from']} | {row['to']} | {row['label']} |" for row in classes(plan)
+    ]
+    lines += [
+        "",
+        "`exact`: the same values; `storage exact`: the same codes and scales; `requantized`: rounded, by the ",
+    ]
+    lines[-1] += "errors that `dgemma_convert.json` lists."
+    lines += ["", *(f"* {note}" for note in [*source.notes, *warnings(plan)])]
+    return "\n".join([*lines, "", 'Run it: `dgemma generate -m <this folder> "..."` on either backend.', ""])

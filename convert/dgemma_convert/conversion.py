@@ -1,0 +1,206 @@
+"""The conversion itself: weight after weight, run after run, into a folder that gets its name when it is complete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dgemma.errors import CheckpointError, DgemmaError, UsageError
+from dgemma_convert import readers
+from dgemma_convert import report as reports
+from dgemma_convert.card import card
+from dgemma_convert.deviation import Deviation
+from dgemma_convert.floats import Array, Floats, narrow, widen
+from dgemma_convert.journal import Journal
+from dgemma_convert.layout import Files, Shard, full, index, lay_out
+from dgemma_convert.packing import dequantize, quantize
+from dgemma_convert.pieces import EXACT, finite
+from dgemma_convert.plan import Item, Options, Plan, make_plan
+from dgemma_convert.source import Run, Source, Weight
+from dgemma_convert.writers import WRITERS
+
+Progress = Callable[[int, int, str], None]
+REPORT = "dgemma_convert.json"
+_RUN = 1 << 23
+_ROOM = 64_000_000
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Bytes done of bytes to do."""
+
+    total: int
+    show: Progress
+    done: int = 0
+
+    def add(self, count: int, name: str) -> None:
+        self.done += count
+        self.show(self.done, self.total, name)
+
+
+def preview(source: Path, options: Options) -> Plan:
+    """What `convert` would do; reads headers only."""
+    options.check()
+    return make_plan(readers.open_source(source), options)
+
+
+def convert(
+    source: Path,
+    target: Path,
+    options: Options,
+    *,
+    verify: bool = False,
+    resume: bool = False,
+    progress: Progress = lambda done, total, name: None,
+) -> dict[str, Any]:
+    """Convert `source` into the folder `target` and return the report.
+
+    `target` appears only when it is complete. With `resume`, an attempt that was killed is taken up again; the result
+    is the same to the byte. Raises DgemmaError, after which nothing is left of the attempt.
+    """
+    if target.exists():
+        return _finished(target, resume)
+    plan = preview(source, options)
+    outputs = [output for item in plan.items for output in item.outputs]
+    shards = lay_out(outputs, WRITERS[options.to].FORMAT)
+    with _attempt(target, plan.nbytes, resume) as folder:
+        journal = Journal(folder, plan)
+        meter = _Meter(plan.nbytes * (2 if verify else 1), progress)
+        _check_duplicates(plan.source)
+        with Files(folder, shards) as files:
+            for item in plan.items:
+                if item.weight.name not in journal.done:
+                    journal.finish(item.weight.name, _write(item, files))
+                meter.add(item.nbytes, item.weight.name)
+            files.sync()
+        report = _describe(folder, plan, shards, journal.done)
+        if verify:
+            report = reports.as_dict(plan, journal.done, _verified(folder, plan, meter))
+        _save(folder / REPORT, json.dumps(report, indent=1) + "\n")
+        _save(folder / "README.md", card(plan, report))
+        journal.remove()
+        folder.rename(target)
+    return report
+
+
+def _finished(target: Path, resume: bool) -> dict[str, Any]:
+    if resume and (target / REPORT).is_file():
+        found: dict[str, Any] = json.loads((target / REPORT).read_text())
+        return found
+    raise UsageError(f"{target} exists already.", "Choose another name, or delete it.")
+
+
+@contextmanager
+def _attempt(target: Path, nbytes: int, resume: bool) -> Iterator[Path]:
+    """The folder to write into; it goes away with an error, and stays where the process is killed or interrupted."""
+    folder = target.with_name(target.name + ".partial")
+    if folder.exists() and not resume:
+        raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _check_room(folder, nbytes)
+    folder.mkdir(exist_ok=True)
+    try:
+        yield folder
+    except UsageError:
+        raise
+    except DgemmaError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise full(error) from error
+
+
+def _check_room(folder: Path, nbytes: int) -> None:
+    taken = sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.exists() else 0
+    free = shutil.disk_usage(folder.parent).free
+    if nbytes + _ROOM > free + taken:
+        raise DgemmaError(
+            f"{folder.parent} has {free / 1e9:.1f} GB free, the result needs {nbytes / 1e9:.1f} GB.",
+            "Make room, or choose another place or fewer bits.",
+        )
+
+
+def _check_duplicates(source: Source) -> None:
+    """Stored copies of tied tensors must equal their twins; they are not written."""
+    for twin, copy in source.duplicates.items():
+        original = source.weights.get(twin)
+        if original is None or original.shape != copy.shape:
+            raise CheckpointError(f"{copy.name} is tied to {twin}, which is not there in its shape.")
+        for one, other in zip(copy.runs(_RUN), original.runs(_RUN), strict=False):
+            if (one.piece.values(one.first, one.stop) != other.piece.values(other.first, other.stop)).any():
+                raise CheckpointError(f"{copy.name} differs from {twin}, with which it is tied.")
+
+
+def _write(item: Item, files: Files) -> Deviation | None:
+    deviation = None if item.keeps else Deviation()
+    height = item.weight.rows
+    for run in item.weight.runs(_RUN):
+        if deviation is None:
+            parts = run.piece.parts(run.first, run.stop)
+        else:
+            values = finite(run.piece.values(run.first, run.stop), item.weight.name)
+            parts = _made(values, item)
+            deviation.add(values, _read_back(parts, item))
+        for output in item.outputs:
+            files.write(output.name, run.row * (output.nbytes // height), parts[output.part])
+    return deviation
+
+
+def _made(values: Floats, item: Item) -> dict[str, Array]:
+    if item.form is None:
+        return {"weight": narrow(values, item.dtype)}
+    return quantize(values, item.form.spec, item.form.scales)
+
+
+def _read_back(parts: dict[str, Array], item: Item) -> Floats:
+    if item.form is None:
+        return widen(parts["weight"], item.dtype)
+    return dequantize(parts, item.form.spec, item.form.scales)
+
+
+def _describe(folder: Path, plan: Plan, shards: list[Shard], done: dict[str, Any]) -> dict[str, Any]:
+    """Write everything that is not a tensor, and return the report."""
+    if len(shards) > 1:
+        outputs = [output for item in plan.items for output in item.outputs]
+        _save(folder / "model.safetensors.index.json", index(shards, outputs))
+    _save(folder / "config.json", json.dumps(WRITERS[plan.options.to].config(plan), indent=2) + "\n")
+    for name, content in plan.source.files.items():
+        data = content if isinstance(content, bytes) else content.read_bytes()
+        (folder / name).write_bytes(data)
+    report: dict[str, Any] = reports.as_dict(plan, done)
+    return report
+
+
+def _verified(folder: Path, plan: Plan, meter: _Meter) -> dict[str, Any]:
+    """The errors of what lies on the disk, read as any reader would; an exact tensor that is not is an error."""
+    written = readers.open_source(folder).weights
+    found: dict[str, Any] = {}
+    for item in plan.items:
+        deviation = _compared(item.weight, written[item.weight.name])
+        if item.label == EXACT and deviation.largest:
+            raise DgemmaError(f"{item.weight.name} should be exact, but is off by up to {deviation.largest:.3g}.")
+        found[item.weight.name] = deviation.as_dict()
+        meter.add(item.nbytes, item.weight.name)
+    return found
+
+
+def _compared(original: Weight, written: Weight) -> Deviation:
+    deviation = Deviation()
+    for run in original.runs(_RUN):
+        deviation.add(run.piece.values(run.first, run.stop), _rows(written, run))
+    return deviation
+
+
+def _rows(written: Weight, run: Run) -> Floats:
+    (piece,) = written.pieces
+    return piece.values(run.row, run.row + run.stop - run.first)
+
+
+def _save(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

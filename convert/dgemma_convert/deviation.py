@@ -1,0 +1,44 @@
+"""How far written weights are from the source's own values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgemma.errors import UnsupportedError
+from dgemma_convert.floats import Floats
+
+
+@dataclass(slots=True)
+class Deviation:
+    """The largest and the mean square difference, gathered run by run."""
+
+    largest: float = 0.0
+    squares: float = 0.0
+    power: float = 0.0
+    count: int = 0
+
+    def add(self, values: Floats, written: Floats) -> None:
+        """Take in some rows. Raises UnsupportedError where the written format cannot hold them."""
+        difference = np.subtract(written, values, dtype=np.float32)
+        self.largest = max(self.largest, float(np.abs(difference).max(initial=0)))
+        self.squares += float(np.vdot(difference, difference))
+        self.power += float(np.vdot(values, values))
+        self.count += values.size
+        if not np.isfinite(self.largest):
+            raise UnsupportedError("The weights do not fit the range of the format.", "Use --dtype bf16 or fp32.")
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean square difference."""
+        return float((self.squares / max(1, self.count)) ** 0.5)
+
+    @property
+    def relative(self) -> float:
+        """The same over the root mean square of the values."""
+        return float((self.squares / self.power) ** 0.5) if self.power else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """For the report."""
+        return {"max_error": self.largest, "rms_error": self.rms, "relative_rms_error": self.relative}

@@ -1,0 +1,73 @@
+"""Which weights of an unfinished result are whole, so that a later run can go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from dgemma.errors import UsageError
+from dgemma_convert.deviation import Deviation
+from dgemma_convert.plan import Plan
+
+_NAME = ".progress.jsonl"
+
+
+class Journal:
+    """A file beside the shards: what is converted, then a line for every finished weight."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._path = folder / _NAME
+        self.done: dict[str, dict[str, Any]] = {}
+        mark = fingerprint(plan)
+        if self._path.is_file():
+            self.done = _finished(self._path, mark)
+        self._rewrite(mark)
+
+    def finish(self, name: str, deviation: Deviation | None) -> None:
+        """Note that the weight `name` is written."""
+        self.done[name] = {} if deviation is None else deviation.as_dict()
+        with self._path.open("a") as file:
+            file.write(_line(name, self.done[name]))
+
+    def remove(self) -> None:
+        """Delete the file: the result is complete."""
+        self._path.unlink()
+
+    def _rewrite(self, mark: str) -> None:
+        """Without the half line that a killed run may have left."""
+        lines = [json.dumps({"plan": mark}) + "\n"] + [_line(name, entry) for name, entry in self.done.items()]
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text("".join(lines))
+        fresh.replace(self._path)
+
+
+def fingerprint(plan: Plan) -> str:
+    """A digest of the source's files, the flags and every decision."""
+    path = plan.source.path
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    items = [(item.weight.name, item.target, item.label, [str(each) for each in item.outputs]) for item in plan.items]
+    return hashlib.sha256(json.dumps([stats, str(plan.options), items]).encode()).hexdigest()
+
+
+def _finished(path: Path, mark: str) -> dict[str, dict[str, Any]]:
+    entries = [entry for line in path.read_text().splitlines() if (entry := _parsed(line)) is not None]
+    if not entries or entries[0].get("plan") != mark:
+        raise UsageError(
+            f"{path.parent.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."
+        )
+    return {entry["name"]: entry["deviation"] for entry in entries[1:]}
+
+
+def _line(name: str, deviation: dict[str, Any]) -> str:
+    return json.dumps({"name": name, "deviation": deviation}) + "\n"
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

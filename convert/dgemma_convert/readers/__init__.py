@@ -1,0 +1,59 @@
+"""One file for every format that can be read; which one a model is in shows in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dgemma.config import read_json
+from dgemma.errors import ModelNotFoundError, UnsupportedError
+from dgemma_convert.readers import compressed, gguf, hub, mlx, modelopt
+from dgemma_convert.source import Source
+
+Reader = Callable[[Path, Mapping[str, Any]], Source]
+_METHODS: dict[str, Reader] = {"modelopt": modelopt.read, "compressed-tensors": compressed.read, "mlx": mlx.read}
+_REFUSED = {
+    "awq": "AWQ's interleaved layout is not read",
+    "gptq": "GPTQ's column order is not read",
+    "auto-round": "AutoRound's GPTQ layout is not read",
+    "bitsandbytes": "NF4 has no exact counterpart in a format that both backends run",
+}
+_INSTEAD = "Convert the original repository (google/diffusiongemma-26B-A4B-it) with --bits 4 instead."
+
+
+def open_source(path: Path) -> Source:
+    """The model in the folder or .gguf file `path`, its names and shapes checked; no tensor is read."""
+    if path.is_file():
+        return gguf.read(path)
+    if not path.is_dir():
+        raise ModelNotFoundError(f"There is no folder or file {path}.")
+    if not (path / "config.json").is_file() and any(path.glob("*.gguf")):
+        raise UnsupportedError(f"{path} holds GGUF files.", "Name one of them instead of the folder.")
+    config = read_json(path / "config.json")
+    method = _method(path, config)
+    if method is None:
+        return hub.read(path, config)
+    if method not in _METHODS:
+        reason = _REFUSED.get(method.split("-")[0], _REFUSED.get(method, "its layout is not known here"))
+        raise UnsupportedError(f"Weights quantized by {method} cannot be converted: {reason}.", _INSTEAD)
+    return _METHODS[method](path, config)
+
+
+def _method(path: Path, config: Mapping[str, Any]) -> str | None:
+    declared = declaration(config)
+    if (path / "hf_quant_config.json").is_file():
+        return "modelopt"
+    if declared is None:
+        return None
+    return str(declared.get("quant_method") or "mlx").lower()
+
+
+def declaration(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What config.json says about quantization, wherever it says so."""
+    for place in (config, config.get("text_config") or {}):
+        for key in ("quantization", "quantization_config"):
+            if isinstance(place.get(key), Mapping):
+                found: Mapping[str, Any] = place[key]
+                return found
+    return None
