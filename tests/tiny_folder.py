@@ -74,8 +74,8 @@ def generation_dict() -> dict:
 
 
 def make_tokenizer() -> Tokenizer:
-    """One id per printable character, Gemma's special tokens at their ids, byte tokens above."""
-    characters = iter("\n" + "".join(map(chr, range(32, 127))))
+    """One id per printable and some control characters, Gemma's special tokens at their ids, byte tokens above."""
+    characters = iter("\n" + "".join(map(chr, range(32, 127))) + "\x1b\x07\r\x08\x7f\t")
     free = [i for i in range(128) if i not in SPECIALS]
     vocab = {character: i for i, character in zip(free, characters, strict=False)}
     vocab |= {token: i for i, token in SPECIALS.items()}

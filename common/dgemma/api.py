@@ -15,6 +15,7 @@ from dgemma.config import GenerationDefaults
 from dgemma.engine import Engine, Request
 from dgemma.env import default_backend
 from dgemma.errors import require
+from dgemma.fit import check_fit
 from dgemma.generation import Generation, Origin, Stream
 from dgemma.hub import DEMO, Located, locate
 from dgemma.infill import Filled
@@ -48,6 +49,7 @@ def load(
     """
     located = locate(model, offline, report)
     name = default_backend() if backend == "auto" else backend
+    check_fit(located.folder, name, device, dtype)
     tokenizer = Tokenizer.from_folder(located.folder)
     defaults = GenerationDefaults.from_folder(located.folder)
     return Model(located, tokenizer, defaults, load_backend(name, located.folder, BackendOptions(device, dtype)))

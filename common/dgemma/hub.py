@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dgemma.aliases import REAL_MODEL, aliases
 from dgemma.config import read_json
 from dgemma.errors import CheckpointError, DgemmaError, ModelNotFoundError, NetworkError
 
-REAL_MODEL = "google/diffusiongemma-26B-A4B-it"
-ALIASES = {"dgemma:bf16": REAL_MODEL}
 DEMO = "demo"
 _DEMO_FOLDER = Path(__file__).parent / "demo"
 _REPO = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
@@ -36,14 +36,38 @@ def locate(model: str, offline: bool = False, report: Callable[[str], None] = la
     """
     if model == DEMO:
         return _demo()
-    name = ALIASES.get(model, model)
+    names = aliases()
+    name = names.get(model, model)
     if _is_path(name):
         return _local(name)
     match = _REPO.fullmatch(name)
     if match is None:
-        known = ", ".join((DEMO, *ALIASES))
+        known = ", ".join((DEMO, *names))
         raise ModelNotFoundError(f"No model called {model!r}.", f"Give a folder, owner/name[@revision], or: {known}.")
     return _repository(match[1], match[2], offline or _offline_by_environment(), report)
+
+
+def resolve(model: str) -> tuple[str, str | None] | None:
+    """The repository and revision that `model` (an alias or a name) means; None where it means a folder."""
+    name = aliases().get(model, model)
+    match = None if model == DEMO or _is_path(name) else _REPO.fullmatch(name)
+    return None if match is None else (match[1], match[2])
+
+
+def missing_bytes(repo: str, revision: str | None) -> int:
+    """What a download would transfer. Raises ModelNotFoundError, NetworkError."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        files: list[Any] = snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED), dry_run=True)
+    except Exception as error:
+        raise _explained(error, repo, revision) from error
+    return sum(each.file_size for each in files if each.will_download)
+
+
+def fetch(repo: str, revision: str | None, progress: Callable[[int], None]) -> Located:
+    """Download what is missing; `progress` hears how many bytes have arrived. Raises as `missing_bytes`."""
+    return _located(_download(repo, revision, _counting(progress)), repo, revision)
 
 
 def missing_file(folder: Path) -> str | None:
@@ -114,16 +138,39 @@ def _cached(repo: str, revision: str | None) -> Path | None:
     return None if missing_file(folder) else folder
 
 
-def _download(repo: str, revision: str | None) -> Path:
+def _download(repo: str, revision: str | None, bar: type[Any] | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED)))
+        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED), tqdm_class=bar))
     except Exception as error:
         raise _explained(error, repo, revision) from error
     if lacking := missing_file(folder):
         raise ModelNotFoundError(f"{repo} has no {lacking}.", "Is it a DiffusionGemma in safetensors format?")
     return folder
+
+
+def _counting(progress: Callable[[int], None]) -> type[Any]:
+    """A progress bar class that draws nothing and tells `progress` the bytes of whichever bar is furthest."""
+    from io import StringIO
+
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    class Counter(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **options | {"file": StringIO(), "disable": False})
+
+        def display(self, *args: Any, **options: Any) -> bool:
+            return True
+
+        def update(self, n: float | None = 1) -> bool | None:
+            done: bool | None = super().update(n)
+            if self.unit == "B":
+                progress(int(self.n))
+            return done
+
+    return Counter
 
 
 def _explained(error: Exception, repo: str, revision: str | None) -> DgemmaError:

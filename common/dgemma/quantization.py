@@ -78,8 +78,8 @@ def _refuse_foreign(raw: Mapping[str, Any]) -> None:
     method = raw.get("quant_method") or raw.get("quant_algo")
     if method and method != "mlx":
         raise UnsupportedError(
-            f"Weights quantized by {method!r} are not supported by this version.",
-            "`dgemma convert` is the planned route; until then use the unquantized or an MLX-format repository.",
+            f"Weights quantized by {method!r} do not run as they are.",
+            "Convert them once: dgemma convert MODEL FOLDER",
         )
 
 

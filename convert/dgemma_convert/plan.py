@@ -21,6 +21,7 @@ DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _LOSSLESS = {("BF16", "F32"), ("F16", "F32")}
 _EIGHT = QuantSpec(8, 32)
+_NVFP4_GROUP = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Options:
             raise UsageError(f"There is no dtype {self.dtype!r}.", f"Choose one of: {', '.join(DTYPES)}.")
         if self.group_size not in (None, 16, 32, 64, 128):
             raise UsageError(f"There are no groups of {self.group_size}.", "Groups are 16, 32, 64 or 128.")
+        recipes.recipe(self.recipe or recipes.DEFAULT)
+        recipes.choice(self.bits, self.mode, self.group_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ def _format(weight: Weight, source: Source, options: Options) -> tuple[QuantSpec
     spec = recipes.wanted(rules, names.module(weight.name), chosen, source.model.num_hidden_layers)
     if spec is None:
         return (None, "") if weight.form is None else _kept(weight)
-    if options.group_size and spec.mode == "affine":
+    if options.group_size and options.group_size != _NVFP4_GROUP and spec.mode == "affine":
         spec = QuantSpec(spec.bits, options.group_size, spec.mode)
     return _fitting(spec, weight.columns)
 

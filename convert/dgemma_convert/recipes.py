@@ -94,8 +94,8 @@ def choice(bits: int | None, mode: str | None, group_size: int | None) -> QuantS
     if (mode == "affine" and bits not in (2, 3, 4, 5, 6, 8)) or (mode != "affine" and bits != _WIDTHS[mode]):
         raise UsageError(f"{mode} has no {bits}-bit format.", "affine has 2, 3, 4, 5, 6 and 8; the others fix theirs.")
     size = group_size or (64 if mode == "affine" else _GROUPS[mode][0])
-    if mode != "affine" and size != _GROUPS[mode][0]:
-        raise UsageError(f"{mode} has groups of {_GROUPS[mode][0]}, not {size}.", "Leave --group-size out.")
+    if size not in _GROUPS[mode]:
+        raise UsageError(f"{mode} has groups of {' or '.join(map(str, _GROUPS[mode]))}, not {size}.")
     return QuantSpec(bits, size, mode)
 
 

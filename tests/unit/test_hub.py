@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import errors
 
 from dgemma import env, hub
+from dgemma.aliases import REAL_MODEL
 from dgemma.errors import ModelNotFoundError, NetworkError, UnsupportedError
 from tiny_folder import write_folder
 
@@ -68,7 +69,7 @@ def test_the_cache_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_alias(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = snapshots(monkeypatch, folder)
-    assert hub.locate("dgemma:bf16").name == hub.REAL_MODEL == calls[0]["repo"]
+    assert hub.locate("dgemma:bf16").name == REAL_MODEL == calls[0]["repo"]
 
 
 @pytest.mark.parametrize("by_environment", [False, True])

@@ -32,7 +32,15 @@ def chat(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Talk to the model; it remembers the conversation. Piped standard input is one turn a line."""
+    """Talk to the model; it remembers the conversation. Piped standard input is one turn a line.
+
+    /help lists the commands: another answer, taking a turn back, saving, settings.
+
+    \b
+    Examples:
+      dgemma chat -m dgemma:4bit -s "Answer briefly."
+      printf '12+30\\n7+8\\n' | dgemma chat -q
+    """
     with exit_codes(verbose):
         check_show(show)
         sampling: dict[str, Any] = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}

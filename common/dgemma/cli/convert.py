@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dgemma.cli import options as o
-from dgemma.cli.report import dump
+from dgemma.cli.jsonline import dump
 from dgemma.cli.terminal import Terminal, exit_codes
 
 _Source = Annotated[str, typer.Argument(help="A folder, owner/name[@revision] on the hub, or a .gguf file.")]

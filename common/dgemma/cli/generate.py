@@ -55,7 +55,14 @@ def generate(
     quality: o.Quality = None,
     warm_start: o.WarmStart = None,
 ) -> None:
-    """Answer one prompt. Only the answer goes to standard output."""
+    """Answer one prompt. Only the answer goes to standard output.
+
+    \b
+    Examples:
+      dgemma generate "12+30" --seed 1 --stats
+      git diff | dgemma generate "Write a commit message" -m dgemma:4bit
+      dgemma generate -f notes.txt "Summarize this" --json
+    """
     with exit_codes(verbose):
         o.refuse({"--kernels": kernels, "--self-conditioning": self_conditioning})
         _check_output(json, jsonl, show)

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 def load_model(model: str, backend: str, source: dict[str, Any], terminal: Terminal) -> Model:
     """Load `model`; `source` are the other arguments of `dgemma.load`."""
+    from dgemma.aliases import REAL_MODEL
     from dgemma.api import load
-    from dgemma.hub import DEMO, REAL_MODEL
+    from dgemma.hub import DEMO
 
     if model == DEMO:
         terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")

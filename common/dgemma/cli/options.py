@@ -16,6 +16,15 @@ def _planned(flag: str) -> Any:
     return Option(flag, hidden=True)
 
 
+def known_models(incomplete: str) -> list[str]:
+    """For completion: the demo, aliases and cached models that begin with `incomplete`."""
+    from dgemma.aliases import aliases
+    from dgemma.cached import cached_models
+
+    names = ["demo", *aliases(), *dict.fromkeys(each.repo for each in cached_models())]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def _no_color(wanted: bool) -> bool:
     if wanted:
         os.environ["NO_COLOR"] = "1"
@@ -23,25 +32,49 @@ def _no_color(wanted: bool) -> bool:
 
 
 Prompt = Annotated[str | None, Argument(help="What to answer; - reads standard input.", show_default=False)]
-PromptOption = Annotated[str | None, Option("-p", "--prompt", help="The prompt, as a flag.", show_default=False)]
-Files = Annotated[list[Path] | None, Option("-f", "--file", help="Put a file's text before the prompt; repeatable.")]
-System = Annotated[str | None, Option("-s", "--system", help="System message.", show_default=False)]
-Model = Annotated[str, Option("-m", "--model", envvar="DGEMMA_MODEL", help="Alias, owner/name[@revision] or folder.")]
-MaxTokens = Annotated[int, Option("-n", "--max-tokens", min=1, help="Longest answer in tokens.")]
-Seed = Annotated[int | None, Option(min=0, help="Seed of all randomness; drawn and reported where absent.")]
-BackendName = Annotated[str, Option("--backend", envvar="DGEMMA_BACKEND", help="auto, mlx or cuda.")]
+PromptOption = Annotated[
+    str | None, Option("-p", "--prompt", metavar="TEXT", help="The prompt, as a flag.", show_default=False)
+]
+Files = Annotated[
+    list[Path] | None, Option("-f", "--file", metavar="FILE", help="Put a file's text before the prompt; repeatable.")
+]
+System = Annotated[str | None, Option("-s", "--system", metavar="TEXT", help="System message.", show_default=False)]
+Model = Annotated[
+    str,
+    Option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        envvar="DGEMMA_MODEL",
+        help="Alias, owner/name[@revision] or folder.",
+        autocompletion=known_models,
+    ),
+]
+MaxTokens = Annotated[int, Option("-n", "--max-tokens", metavar="N", min=1, help="Longest answer in tokens.")]
+Seed = Annotated[
+    int | None, Option(metavar="N", min=0, help="Seed of all randomness; drawn and reported where absent.")
+]
+BackendName = Annotated[str, Option("--backend", metavar="NAME", envvar="DGEMMA_BACKEND", help="auto, mlx or cuda.")]
 Device = Annotated[Literal["auto", "cpu", "gpu"], Option("--device", help="Where to compute.")]
 Dtype = Annotated[
     Literal["float32", "float16", "bfloat16"] | None,
     Option(help="Weight type; the checkpoint's on an accelerator, float32 on a CPU where absent."),
 ]
 Mode = Annotated[Literal["diffusion", "ar", "verified", "hybrid"], Option("--mode", help="How to decode.")]
-Steps = Annotated[int | None, Option(min=1, help="Most denoising steps a canvas.")]
-EntropyBound = Annotated[float | None, Option(min=0.0, help="Entropy (nats) accepted a step; higher is faster.")]
-Temp = Annotated[float | None, Option("--temp", min=0.0, help="Constant temperature; 0 takes the likeliest token.")]
+Steps = Annotated[int | None, Option(metavar="N", min=1, help="Most denoising steps a canvas.")]
+EntropyBound = Annotated[
+    float | None, Option(metavar="X", min=0.0, help="Entropy (nats) accepted a step; higher is faster.")
+]
+Temp = Annotated[
+    float | None, Option("--temp", metavar="T", min=0.0, help="Constant temperature; 0 takes the likeliest token.")
+]
 TempRange = Annotated[str | None, Option("--temp-range", metavar="MIN,MAX", help="Temperature falls from MAX to MIN.")]
-Canvas = Annotated[int | None, Option("--canvas", min=1, help="Tokens a canvas; the model's own where absent.")]
-Stop = Annotated[list[str] | None, Option("--stop", help="End the answer before this text; repeatable.")]
+Canvas = Annotated[
+    int | None, Option("--canvas", metavar="N", min=1, help="Tokens a canvas; the model's own where absent.")
+]
+Stop = Annotated[
+    list[str] | None, Option("--stop", metavar="TEXT", help="End the answer before this text; repeatable.")
+]
 Think = Annotated[bool, Option("--think/--no-think", help="Let the model reason first (on standard error).")]
 Show = Annotated[
     Literal["auto", "live", "blocks", "none"],

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dgemma.api import Model
 from dgemma.channels import Piece
-from dgemma.cli.report import as_event, as_object, dump, stats_line
+from dgemma.cli.jsonline import dump
+from dgemma.cli.report import as_event, as_object, stats_line
 from dgemma.cli.terminal import Terminal
 from dgemma.events import Draft, Event
 from dgemma.generation import Generation, Stream

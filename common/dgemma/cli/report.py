@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -48,11 +47,6 @@ def as_event(event: Event, generation: Generation | None, tokenizer: Tokenizer) 
     for hidden in ("handle", "entropy"):
         found.pop(hidden, None)
     return {"event": type(event).__name__.lower(), "schema": SCHEMA} | found
-
-
-def dump(value: dict[str, Any]) -> str:
-    """One line of JSON."""
-    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def stats_line(generation: Generation) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
@@ -112,6 +112,29 @@ class Terminal:
             self._status = self._console.status(text, spinner="dots")
             self._status.start()
         self._status.update(text)
+
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar of `total` bytes; the function it gives takes how many have arrived."""
+        if self._console is None or self.quiet or not total:
+            yield lambda count: None
+            return
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        columns = (
+            TextColumn(visible(name), markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            Speed(),
+            TimeRemainingColumn(),
+        )
+        self._free_line()
+        signals.drawing(True)
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            task = progress.add_task("", total=total)
+            yield lambda count: progress.update(task, completed=count)
+        signals.drawing(False)
 
     def canvas(self, draft: Draft, tokenizer: Tokenizer) -> None:
         """Show a canvas that is being denoised: itself, or on other terminals how far it is."""

@@ -15,6 +15,7 @@ from dgemma.errors import CheckpointError
 from dgemma_convert.readers.ggufheader import Header
 
 _PREFIX = "diffusion-gemma."
+_NO_VISION = "GGUF files hold no vision tensors: the result reads text only (transformers makes up a vision tower)."
 _STOPS = ("<eos>", "<turn|>", "<|tool_response>")
 _SAMPLER = {
     "max_denoising_steps": ("eb_max_steps", 48),
@@ -41,7 +42,7 @@ def config(header: Header) -> tuple[dict[str, Any], list[str]]:
         "vision_config": None,
     }
     found |= {key: tokens.index(token) for key, token in _IMAGES.items() if token in tokens}
-    notes = ["GGUF files hold no vision tensors; the result reads text only."]
+    notes = [_NO_VISION]
     if "rope_freqs.weight" not in header.tensors:
         notes.append("The file has no rope_freqs; a quarter of each head is rotated, as in the release.")
     if f"diffusion.{_BOUND[0]}" not in header.fields:
@@ -62,7 +63,7 @@ def generation_config(header: Header) -> dict[str, Path | bytes]:
 def _setting(header: Header, key: str, default: float) -> float:
     """A float32 of the file as the shortest decimal that means it."""
     value = header.number(f"diffusion.{key}", default)
-    return type(default)(str(np.float32(value)))
+    return int(value) if isinstance(default, int) else float(str(np.float32(value)))
 
 
 def _stops(tokens: list[str]) -> list[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dgemma.checkpoint import read_tensors
 from dgemma.errors import CheckpointError
-from dgemma.names import canonical, module
 from dgemma.quantization import Quantization, QuantSpec
 from dgemma.shards import TensorInfo
 from dgemma_convert.floats import FLOATS
@@ -17,6 +17,8 @@ from dgemma_convert.readers.folder import expect, modules, plain, source
 from dgemma_convert.source import Source, Stored
 from dgemma_convert.stretch import Stretch
 
+_FUSED = re.compile(r"\.switch_glu\.(gate|up|down)_proj$")
+_NEWER = {"gate": ".gate_up_proj", "up": ".gate_up_proj", "down": ".down_proj"}
 _PARTS = ("weight", "scales", "biases", "weight_scale_2")
 
 
@@ -31,7 +33,7 @@ def read(path: Path, config: Mapping[str, Any]) -> Source:
 
 
 def _spec(quantization: Quantization | None, name: str) -> QuantSpec:
-    same = (name, module(canonical(f"{name}.weight")))
+    same = (name, _FUSED.sub(lambda found: _NEWER[found[1]], name))
     override = next((path for path in same if quantization and path in quantization.overrides), name)
     spec = quantization.spec(override) if quantization else None
     if spec is None:

@@ -69,7 +69,7 @@ def integers(path: str, parts: Parts, weight: str) -> Stored:
     if bits not in (4, 8) or not groups or columns % groups:
         raise UnsupportedError(f"{path} has {bits}-bit integers in {groups} groups of {columns} columns.")
     if zeros is not None:
-        expect(path, "weight_zero_point", zeros, ("I32", "I8"), ((out if signed else out * bits // 32, groups),))
+        expect(path, "weight_zero_point", zeros, ("I32", "I8"), ((out if signed else -(-out * bits // 32), groups),))
     points = None if zeros is None else Stretch.of(zeros)
     piece = Integers(Stretch.of(codes), Stretch.of(scales), points, scales.dtype, bits, columns // groups, signed)
     return Stored(piece, (out, columns))

@@ -1,0 +1,1 @@
+"""Benchmarks that need other projects: peers, rates of accelerators, random models. Runs from a checkout."""

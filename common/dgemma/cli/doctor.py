@@ -1,0 +1,70 @@
+"""`dgemma doctor`: does it work here, with what, and how fast."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+from dgemma.cli import options as o
+from dgemma.cli.terminal import Terminal, exit_codes
+
+_UNUSABLE = 4
+
+
+def doctor(
+    model: o.Model = "demo",
+    json: o.Json = False,
+    no_color: o.NoColor = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Check this machine: versions, memory, kernels, cache, and two seconds of generation on each backend.
+
+    Ends with 4 where no backend works. Bug reports should contain its output.
+    """
+    with exit_codes(verbose):
+        from dgemma.doctor import diagnose
+
+        with Terminal() as terminal:
+            terminal.progress("loading and trying the backends")
+            found = diagnose(model)
+        text = json_.dumps(found, ensure_ascii=False) if json else "\n".join(_lines(found))
+        sys.stdout.write(text + "\n")
+        raise typer.Exit(0 if found["usable"] else _UNUSABLE)
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    from dgemma.fit import gigabytes
+
+    machine, cache = found["machine"], found["cache"]
+    packages = [f"{name} {version}" for name, version in found["versions"].items() if name != "platform"]
+    yield from _row("versions", ", ".join(packages))
+    yield from _row("system", f"{found['versions']['platform']}, {machine['chip']}, {machine['cores']} cores")
+    yield from _row("memory", f"{gigabytes(machine['free'])} of {gigabytes(machine['memory'])} free")
+    if "gpu" in machine:
+        yield from _row("gpu", f"{machine['gpu']}, {gigabytes(machine['gpu_memory'])}")
+    token = "a token is set" if cache["token"] else "no token"
+    yield from _row("cache", f"{cache['path']}, {gigabytes(cache['free'])} free, {token}")
+    for name, value in found["environment"].items():
+        yield from _row(name, value)
+    for name, backend in found["backends"].items():
+        yield from _row(name, _outcome(backend))
+        for reason in backend.get("slower_because", []):
+            yield from _row("", reason)
+    yield from _row("result", "works" if found["usable"] else "no backend works")
+
+
+def _outcome(backend: Mapping[str, Any]) -> str:
+    if not backend["usable"]:
+        return f"fails: {backend['error']}"
+    kernels = backend["kernels"]
+    named = ", ".join(f"{key} {value}" for key, value in kernels.items()) if isinstance(kernels, dict) else kernels
+    speed = f"{backend['ms_per_step']} ms a step, {backend['steps']} steps, {backend['tokens']} tokens"
+    return f"works on {backend['device']}; kernels: {named}; loaded in {backend['load_s']} s; {speed}"
+
+
+def _row(name: str, text: str) -> Iterator[str]:
+    yield f"{name:<16}{text}" if name else f"{'':<16}({text})"

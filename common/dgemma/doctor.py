@@ -1,0 +1,112 @@
+"""What this machine has and whether dgemma works on it; the same facts go into benchmark rows and bug reports."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dgemma.backend import REGISTRY
+from dgemma.cached import cache_folder
+from dgemma.env import has_nvidia_driver, is_apple_silicon, versions
+from dgemma.errors import DgemmaError
+from dgemma.fit import memory
+from dgemma.hub import DEMO
+
+_SCHEMA = 1
+_LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch",)}
+_VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "DGEMMA_MODEL", "DGEMMA_BACKEND")
+
+
+def facts() -> dict[str, Any]:
+    """Versions, machine, memory and cache: cheap, imports no tensor library, holds no secret."""
+    return {"versions": versions(), "machine": _machine(), "cache": _cache(), "environment": _environment()}
+
+
+def diagnose(model: str = DEMO, seconds: float = 2.0) -> dict[str, Any]:
+    """The facts, and for each backend a generation of about `seconds` with `model`.
+
+    `usable` is whether any backend worked.
+    """
+    backends = {name: _backend(name, model, seconds) for name in _LIBRARIES if name in REGISTRY}
+    usable = any(each["usable"] for each in backends.values())
+    return {"schema": _SCHEMA, "usable": usable, **facts(), "model": model, "backends": backends}
+
+
+def _machine() -> dict[str, Any]:
+    found = memory("mlx")
+    cards = memory("cuda")
+    here = {"chip": _chip(), "cores": os.cpu_count(), "memory": found.total, "free": found.free}
+    return here if cards.place == found.place else here | {"gpu": cards.place, "gpu_memory": cards.total}
+
+
+def _chip() -> str:
+    if sys.platform == "darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            ask = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(ask, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
+    return platform.processor() or "?"
+
+
+def _cache() -> dict[str, Any]:
+    from huggingface_hub import get_token
+
+    folder = cache_folder()
+    present = next(path for path in (folder, *folder.parents) if path.exists())
+    return {"path": str(folder), "free": shutil.disk_usage(present).free, "token": get_token() is not None}
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+
+
+def _backend(name: str, model: str, seconds: float) -> dict[str, Any]:
+    missing = [library for library in _LIBRARIES[name] if find_spec(library) is None]
+    if missing:
+        return {"usable": False, "error": f"{missing[0]} is not installed"}
+    try:
+        return {"usable": True, **_smoke(name, model, seconds), "slower_because": _reasons(name)}
+    except DgemmaError as error:
+        return {"usable": False, "error": error.line(), "slower_because": _reasons(name)}
+    except Exception as error:
+        return {"usable": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def _smoke(name: str, model: str, seconds: float) -> dict[str, Any]:
+    from dgemma.api import load
+
+    start = time.perf_counter()
+    with load(model, name, offline=True) as loaded:
+        ready = time.perf_counter()
+        with loaded.stream("12+30", seed=0, max_tokens=64) as stream:
+            for _ in stream:
+                if time.perf_counter() - ready > seconds:
+                    stream.cancel()
+        found, origin = stream.generations[0], loaded.origin
+    steps = found.stats.denoising_steps
+    numbers: dict[str, Any] = {
+        "load_s": round(ready - start, 2),
+        "steps": steps,
+        "tokens": found.stats.completion_tokens,
+    }
+    numbers |= {"ms_per_step": round(1000 * found.stats.decode_s / max(1, steps), 2), "answer": found.text}
+    return {"device": origin.device, "kernels": origin.kernels or "reference", **numbers}
+
+
+def _reasons(name: str) -> list[str]:
+    """Why the faster kernels of a backend are not in use here."""
+    if name == "mlx":
+        system = f"{platform.system()} {platform.machine()}"
+        return [] if is_apple_silicon() else [f"Metal kernels need macOS on an Apple chip, this is {system}"]
+    driver = [] if has_nvidia_driver() else ["Triton kernels need an NVIDIA card, and no driver is visible"]
+    return driver + ([] if find_spec("triton") else ["triton is not installed"])

@@ -1,0 +1,138 @@
+"""Recipes and plans: what is stored how, sizes of the real model, groups that do not divide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dgemma.config import ModelConfig
+from dgemma.errors import UsageError
+from dgemma.names import expected_tensors
+from dgemma.quantization import QuantSpec
+from dgemma_convert import recipes
+from dgemma_convert.memory import needs
+from dgemma_convert.pieces import Plain
+from dgemma_convert.plan import Options, Plan, make_plan
+from dgemma_convert.report import as_dict, table, totals
+from dgemma_convert.source import Source, Weight
+from dgemma_convert.stretch import Stretch
+from tests.convert import models
+from tests.convert.support import close, converted, logits
+
+REAL = {
+    "vocab_size": 262144,
+    "hidden_size": 2816,
+    "intermediate_size": 2112,
+    "moe_intermediate_size": 704,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "num_hidden_layers": 30,
+    "layer_types": ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(30)],
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 2,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "sliding_window": 1024,
+    "max_position_embeddings": 262144,
+}
+VISION = {"model.encoder.vision_tower.encoder.layers.0.mlp.down_proj.linear.weight": (1152, 494387)}
+
+
+def planned(**options: Any) -> Plan:
+    """A plan for the real model's shapes; no file is touched."""
+    raw = models.config(**REAL) | {"canvas_length": 256, "dtype": "bfloat16"}
+    shapes = expected_tensors(ModelConfig.from_dict(raw)) | VISION
+    weights = {}
+    for name, shape in shapes.items():
+        rows = 1
+        for axis in shape[:-1]:
+            rows *= axis
+        weights[name] = Weight(name, shape, (Plain(Stretch(Path("x"), 0, rows, 2 * shape[-1]), "BF16"),))
+    return make_plan(Source(Path("real"), "safetensors", raw, weights, {}, {}), Options(**options))
+
+
+def formats(plan: Plan) -> dict[str, str]:
+    return {item.weight.name.removeprefix("model.decoder."): item.target for item in plan.items}
+
+
+def test_the_default_recipe_fits_in_18_gb() -> None:
+    plan = planned(bits=4)
+    found = formats(plan)
+    assert found["layers.3.experts.gate_up_proj"] == "affine 4-bit g64"
+    for name in ("embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "layers.0.router.proj.weight"):
+        assert found[name] == "affine 8-bit g64"
+    assert found["layers.0.mlp.down_proj.weight"] == "affine 8-bit g64"
+    assert found["layers.0.router.scale"] == "BF16"
+    assert found["model.encoder.vision_tower.encoder.layers.0.mlp.down_proj.linear.weight"] == "BF16"
+    assert max(needs(plan).values()) < 18e9
+    assert plan.nbytes < 18e9
+    assert 4.5 < totals(plan)["bits_per_weight"] < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("all-8bit", 8.4, 8.6), ("experts-only", 5, 6.1), ("mixed-4-6", 4.6, 5.4)]
+)
+def test_bits_of_other_recipes(name: str, low: float, high: float) -> None:
+    assert low < totals(planned(recipe=name))["bits_per_weight"] < high
+
+
+def test_experts_only_touches_nothing_else() -> None:
+    found = formats(planned(recipe="experts-only"))
+    assert {kind for name, kind in found.items() if ".experts." in name} == {"nvfp4"}
+    assert {kind for name, kind in found.items() if ".experts." not in name} == {"BF16"}
+
+
+def test_the_mixed_recipe_widens_heavy_layers() -> None:
+    found = formats(planned(recipe="mixed-4-6"))
+    wide = [layer for layer in range(30) if found[f"layers.{layer}.experts.down_proj"] == "affine 6-bit g64"]
+    assert wide[:3] == [0, 1, 2]
+    assert wide[-3:] == [27, 28, 29]
+    assert 12 <= len(wide) <= 16
+
+
+def test_a_group_that_does_not_divide_shrinks() -> None:
+    plan = planned(bits=4, group_size=128)
+    items = {item.weight.name: item for item in plan.items}
+    down = items["model.decoder.layers.0.experts.down_proj"]
+    assert down.target == "affine 4-bit g64"
+    assert down.note == "groups of 64: 128 does not divide 704"
+    assert items["model.decoder.layers.0.experts.gate_up_proj"].target == "affine 4-bit g128"
+    assert "128 does not divide 704" in table(plan)
+    assert any(tensor.get("note") == down.note for tensor in as_dict(plan)["tensors"])
+
+
+def test_a_row_that_no_group_divides_stays_plain(tmp_path: Path) -> None:
+    raw = models.config(moe_intermediate_size=24)
+    source = models.hub(tmp_path / "source", raw=raw)
+    report = converted(source, tmp_path / "out", mode="mxfp4", recipe="uniform")
+    assert report["model.decoder.layers.0.experts.down_proj"]["to"] == "F32"
+    assert "no group of mxfp4 divides 24" in report["model.decoder.layers.0.experts.down_proj"]["note"]
+    assert close(logits(tmp_path / "out", "mlx"), logits(tmp_path / "out", "cuda"), 1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"to": "hub", "bits": 4},
+        {"bits": 7},
+        {"mode": "mxfp4", "bits": 8},
+        {"mode": "nvfp4", "group_size": 32},
+        {"recipe": "best"},
+        {"group_size": 64},
+        {"bits": 4, "group_size": 48},
+        {"dtype": "fp8"},
+    ],
+    ids=str,
+)
+def test_contradictions(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        planned(**options)
+
+
+def test_heavy_layers() -> None:
+    assert [layer for layer in range(16) if recipes.is_heavy(f"m.layers.{layer}.x", 16)] == [0, 1, 4, 7, 10, 13, 14, 15]
+    assert not recipes.is_heavy("m.embed_tokens", 16)
+    assert recipes.legal(QuantSpec(4, 128), 96) == QuantSpec(4, 32)
