@@ -151,15 +151,25 @@ class _Processor:
         """Nothing is held back."""
 
 
+class _Stops:
+    """Whether an answer ends at a token."""
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self._ids = ids
+
+    def __call__(self, token: int) -> bool:
+        """Whether it does."""
+        return token in self._ids
+
+    def add_eos_token_ids(self, ids: Any) -> None:
+        """The checkpoint's are known already, and fixed mode wants none."""
+
+
 class _Tokenizer:
     """Stop tokens only."""
 
-    def __init__(self, stops: tuple[int, ...]) -> None:
-        self._stops = stops
-
-    def stopping_criteria(self, token: int) -> bool:
-        """Whether the answer ends here."""
-        return token in self._stops
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.stopping_criteria = _Stops(ids)
 
 
 def open_engine(target: Target) -> MlxVlmDiffusion:

@@ -90,13 +90,14 @@ class TorchDiffusion:
     def _settings(self, limits: Limits) -> dict[str, Any]:
         defaults = self._source.defaults
         bound = limits.entropy_bound or defaults.entropy_bound
+        steps = limits.steps or defaults.max_denoising_steps
         found: dict[str, Any] = {
             "max_new_tokens": limits.max_tokens,
-            "max_denoising_steps": limits.steps or defaults.max_denoising_steps,
+            "max_denoising_steps": steps,
             "sampler_config": EntropyBoundSamplerConfig(entropy_bound=bound),
         }
         if limits.mode == "fixed":
-            found |= {"confidence_threshold": 0.0, "eos_token_id": [_NEVER]}
+            found |= {"stability_threshold": steps, "eos_token_id": [_NEVER]}
         return found
 
 

@@ -1,5 +1,6 @@
 """Random models load strictly, are labelled, and have the entropies of a canvas half-way."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ from benchmarks.random_model import PRESETS, write
 from benchmarks.random_weights import FORMATS
 from benchmarks.tensor_file import as_bfloat16
 from dgemma.bench.identity import describe
+from dgemma.bench.row import Row
 from dgemma.bench.shape import parameters, release
 from dgemma.checkpoint import Checkpoint
 from dgemma.config import ModelConfig
+from tests.bench.conftest import Run
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -53,3 +56,16 @@ def test_entropies_of_a_first_step(tmp_path: Path) -> None:
     backend.forward([EncodeJob(context, ids)])
     [prediction] = backend.forward([DenoiseJob(context, ids[:32], 0.6)])
     assert prediction is not None and 0.1 < float(prediction.entropy.mean()) < 3
+
+
+@pytest.mark.parametrize(("engine", "steps"), [("dgemma:mlx", 2), ("dgemma:mlx,ar", None), ("dgemma:mlx,verified", 2)])
+def test_our_modes_are_measured(bench: Run, tmp_path: Path, engine: str, steps: int | None) -> None:
+    pytest.importorskip("mlx.core")
+    folder = write(tmp_path / "model", PRESETS["tiny"])
+    limits = ("--prompts", 1, "-n", 20, "--steps", 2, "--no-warm-up", "-r", 1, "--format", "jsonl", "-q")
+    result = bench("run", "-m", folder, "--engine", engine, *limits)
+    assert result.exit_code == 0, result.stderr
+    row = Row.from_dict(json.loads(result.stdout))
+    assert row.weights == "random" and row.e2e_tok_s is None and row.prefill_tok_s and row.ttfb_s
+    assert (row.samples[0].steps_per_canvas == ()) == (steps is None)
+    assert row.engine == "dgemma" if engine == "dgemma:mlx" else row.engine.startswith("dgemma ")

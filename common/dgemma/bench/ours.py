@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from dgemma import __version__
@@ -17,30 +17,37 @@ from dgemma.bench.identity import describe
 from dgemma.bench.meters import Cost, Rates, device_rates, host_rates
 from dgemma.bench.prompts import Prompt
 from dgemma.engine import Engine, Request, StopTokens
+from dgemma.errors import require
 from dgemma.events import Block, Draft, Event, Finish
 from dgemma.memory import peak_resident_bytes
+from dgemma.modes import mode_of
 from dgemma.schedule import Denoising
 from dgemma.settings import Settings
 from dgemma.stats import Stats
 
+_SAMPLERS = {
+    "diffusion": "entropy bound, the checkpoint's schedule and stop rule",
+    "ar": "greedy, one token a pass, by the same weights' encoder",
+    "verified": "canvases drafted and checked by the same weights' encoder, greedy",
+}
 _LIBRARY = {"mlx": "mlx", "cuda": "torch"}
 
 
 class Ours:
-    """A loaded model; its argument is the backend."""
+    """A loaded model in one decoding mode."""
 
-    def __init__(self, model: Model, dtype: str) -> None:
-        self._model = model
+    def __init__(self, model: Model, dtype: str, mode: str = "diffusion") -> None:
+        self._model, self._mode = model, mode
         origin, rates = model.origin, _rates(model.backend)
         self.identity = Identity(
-            engine="dgemma",
+            engine="dgemma" if mode == "diffusion" else f"dgemma {mode}",
             engine_version=__version__,
             model=origin.model,
             revision=origin.revision,
             backend=origin.backend,
             device=origin.device,
-            kernels=origin.kernels,
-            sampler="entropy bound, the checkpoint's schedule and stop rule",
+            kernels=_named(origin.kernels),
+            sampler=_SAMPLERS[mode],
             dtype=dtype,
             **describe(model.folder),
             **(asdict(rates) if rates else {}),
@@ -84,6 +91,7 @@ class Ours:
             seed=limits.seed,
             canvas_length=limits.canvas_length,
             stop=StopTokens(()) if fixed else answer.rule,
+            mode=mode_of(Settings(mode=self._mode), self._model.tokenizer, self._model.defaults),
         )
 
 
@@ -119,12 +127,12 @@ class _Watch:
         return Outcome(
             prompt_tokens=sum(each.prompt_tokens for each in stats),
             tokens=sum(each.completion_tokens for each in stats),
-            canvas_tokens=canvas,
+            canvas_tokens=canvas or None,
             total_s=self._total,
             prefill_s=max(each.prefill_s for each in stats),
             block_s=tuple(self._arrivals),
             steps_per_canvas=tuple(steps for each in stats for steps in each.steps_per_canvas),
-            commit_passes=sum(each.canvases - 1 for each in stats),
+            commit_passes=sum(max(each.canvases - 1, 0) for each in stats),
             step_ms=tuple(1e3 * each for each in self._steps),
             components_ms={name: 1e3 * each / len(self._steps) for name, each in self._components.items()},
             cpu_s=cost.cpu_s(),
@@ -151,6 +159,7 @@ class _TimedBackend:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self.name, self.device, self.config = inner.name, inner.device, inner.config
+        self.kernels = inner.kernels
         self.open, self.memory = inner.open, inner.memory
         self.seconds, self.encoded, self.canvas = 0.0, False, 0
 
@@ -169,13 +178,17 @@ class _TimedBackend:
 
 
 def open_engine(target: Target) -> Ours:
-    """Load the model on the backend that the argument names."""
-    model = load(
-        target.model, target.argument or "auto", device=target.device, dtype=target.dtype, offline=target.offline
-    )
+    """Load the model; the argument is BACKEND, BACKEND,MODE or ,MODE. Raises UsageError on an unknown mode."""
+    backend, _, mode = (target.argument or "").partition(",")
+    require((mode or "diffusion") in _SAMPLERS, f"Unknown mode {mode!r}.", f"Choose of: {', '.join(_SAMPLERS)}.")
+    model = load(target.model, backend or "auto", device=target.device, dtype=target.dtype, offline=target.offline)
     default = "float32" if model.backend.device == "cpu" else model.backend.config.dtype
-    return Ours(model, target.dtype or default)
+    return Ours(model, target.dtype or default, mode or "diffusion")
 
 
 def _rates(backend: Backend) -> Rates | None:
     return host_rates() if backend.device == "cpu" else device_rates(_LIBRARY.get(backend.name, backend.name))
+
+
+def _named(kernels: Mapping[str, str] | None) -> str | None:
+    return ", ".join(f"{part} {name}" for part, name in kernels.items()) if kernels else None

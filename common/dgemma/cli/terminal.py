@@ -67,6 +67,12 @@ class Terminal:
             self._pause()
             self._out(text)
 
+    def data(self, raw: bytes) -> None:
+        """Write bytes to standard output as they are."""
+        self._free_line()
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
+
     def note(self, line: str, always: bool = False) -> None:
         """Print a line on standard error, dim on a terminal; `always`: even when quiet."""
         if always or not self.quiet:

@@ -16,8 +16,8 @@ Engines = Annotated[
     list[str] | None,
     Option(
         "--engine",
-        help="What to measure; repeatable, engines then take turns: dgemma[:mlx|:cuda], transformers, mlx-vlm, "
-        "ar-transformers[:MODEL], ar-mlx[:MODEL], server:URL.",
+        help="What to measure; repeatable, engines then take turns: dgemma[:mlx|cuda][,ar|,verified], transformers, "
+        "mlx-vlm, ar-transformers[:MODEL], ar-mlx[:MODEL], server:URL.",
         show_default="dgemma",
     ),
 ]
