@@ -2,8 +2,8 @@
 
     python benchmarks/convert.py --folder /some/disk [--layers 2] [--ways copy 4bit back nvfp4]
 
-Every conversion runs in a process of its own, whose peak resident memory is taken; `cp` of the source to the same disk
-runs before and after it. Prints one JSON row a conversion. The folder's contents are deleted at the end.
+Every conversion runs in a process of its own, whose peak resident memory is taken; where nothing is requantized, `cp`
+of the source to the same disk runs before and after it. Prints one JSON row a conversion; deletes what it wrote.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ WAYS: dict[str, tuple[str, list[str]]] = {
     "back": ("4bit.out", ["--to", "hub"]),
     "modelopt": ("modelopt", []),
 }
+DECLARED = {"modelopt": {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}}
+EXACT = ("copy", "modelopt")
 _BLOCK = 1 << 24
 Tensor = tuple[str, str, tuple[int, ...]]
 
@@ -139,13 +141,15 @@ def measure(folder: Path, way: str) -> dict[str, Any]:
     """One conversion between two copies of its source."""
     name, flags = WAYS[way]
     source, target = folder / name, folder / f"{way}.out"
-    before = copied(source, folder / "copy")
+    before = copied(source, folder / "copy") if way in EXACT else None
     seconds, peak = converted(source, target, flags)
-    after = copied(source, folder / "copy")
+    after = copied(source, folder / "copy") if way in EXACT else None
     size = sum(file.stat().st_size for file in source.iterdir())
     written = sum(file.stat().st_size for file in target.iterdir())
     row = {"way": way, "flags": flags, "read_bytes": size, "written_bytes": written, "peak_resident_bytes": peak}
-    row |= {"seconds": seconds, "cp_seconds": [before, after], "share_of_cp": (before + after) / 2 / seconds}
+    row["seconds"] = seconds
+    if before is not None and after is not None:
+        row |= {"cp_seconds": [before, after], "share_of_cp": (before + after) / 2 / seconds}
     return row | {"machine": platform.machine(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
 
 
@@ -162,7 +166,7 @@ def main() -> None:
     makers = {"bf16": plain, "modelopt": unfused}
     try:
         for name in makers.keys() & {WAYS[way][0] for way in options.ways}:
-            write(work / name, raw, list(makers[name](raw)))
+            write(work / name, raw | DECLARED.get(name, {}), list(makers[name](raw)))
         for way in options.ways:
             print(json.dumps(measure(work, way)), flush=True)
     finally:

@@ -20,6 +20,8 @@ from typing import Any
 
 import dgemma
 from dgemma_convert import Options, convert
+from dgemma_convert.blocks import BLOCKS
+from dgemma_convert.pieces import STORAGE_EXACT, spelled
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ("sudoku", "add", "sort", "reverse", "json", "count", "fill", "steps", "steps-direct")
@@ -43,6 +45,32 @@ FORMATS: dict[str, Options | None] = {
     "nvfp4": Options(mode="nvfp4", recipe="uniform"),
 }
 EIGHT_BIT = ("all-8bit", "affine 8-bit", "mxfp8")
+_SCALED = (
+    ("hub", "bf16, fp16, fp32", "the same", "-", "exact"),
+    ("MLX", "affine, mxfp4, nvfp4, mxfp8", "the same", "the same", "exact"),
+    ("modelopt", "NVFP4", "nvfp4 + multiplier", "E4M3", "exact"),
+    ("modelopt", "FP8", "mxfp8 + multiplier", "1", "exact"),
+    ("compressed-tensors", "NVFP4", "nvfp4 + multiplier (1 / global scale)", "E4M3", STORAGE_EXACT),
+    ("compressed-tensors", "FP8 per channel, per tensor", "mxfp8 + multiplier", "1", "exact"),
+    ("compressed-tensors", "int4, int8 symmetric", "affine, same or smaller groups", "the source's", STORAGE_EXACT),
+    ("compressed-tensors", "int4, int8 asymmetric", "affine, same or smaller groups", "float32", STORAGE_EXACT),
+)
+_LABELS = """\
+## What every format becomes
+
+Without `--bits`, `--mode` or `--recipe` weights keep their codes. `exact`: the same values in float32; `storage exact`:
+the same codes and scales, whose product may round differently in 16 bits; `requantized`: the nearest codes of another
+format, with the errors that `dgemma_convert.json` lists for every tensor.
+
+| source | stored | written | scales | label |
+|---|---|---|---|---|"""
+_MULTIPLIERS = """
+`multiplier`: a tensor `MODULE.weight_scale_2` beside the packed weight, one float32 for every row of the matrix
+(`[out]`, or `[experts, out]`). The product with a row is multiplied by it. It carries the second scale of NVFP4 and the
+row scale of FP8. mlx-vlm knows it for NVFP4 linears and experts; FP8 modules with it run in dgemma only.
+
+Float32 scales (K types, asymmetric integers) make MLX compute such products in float32; `--dtype bf16` rounds them.
+"""
 Row = dict[str, Any]
 _BATCH = 64
 
@@ -148,7 +176,16 @@ def page(rows: Iterable[Row], model: Path, prompts: int) -> str:
         cells = [f"{100 * row['accuracy'][task]:.1f}" for task in TASKS]
         head = f"| {row['format']} | {row['backend']} | {row['bits']:.2f} | {100 * mean(row):.1f} | {loss:+.1f} | "
         lines.append(head + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *_findings(ordered, base), ""])
+    return "\n".join([*lines, "", *_findings(ordered, base), "", *_ways()])
+
+
+def _ways() -> list[str]:
+    """What every readable format becomes in the MLX layout."""
+    scales = {"F16": "float16", "F32": "float32", "U8": "E8M0"}
+    rows = [*_SCALED]
+    rows += [("GGUF", kind, spelled(b.spec), scales[b.scales], STORAGE_EXACT) for kind, b in BLOCKS.items()]
+    rows.append(("GGUF", "Q6_K", "affine 8-bit g32", "as the model", "requantized"))
+    return [_LABELS, *(f"| {' | '.join(row)} |" for row in rows), _MULTIPLIERS]
 
 
 def _findings(rows: list[Row], base: dict[str, float]) -> list[str]:

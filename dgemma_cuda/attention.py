@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,8 +12,10 @@ from torch import Tensor
 from dgemma.batch import Segment
 from dgemma.config import LayerShape, Rope
 from dgemma_cuda.cache import Context
-from dgemma_cuda.norm import rms_norm
 from dgemma_cuda.quant import Linear
+
+if TYPE_CHECKING:
+    from dgemma_cuda.kernels import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,55 +47,57 @@ def rotations(shape: LayerShape, positions: Tensor, dtype: torch.dtype) -> tuple
     return turns.cos().to(dtype)[:, None], turns.sin().to(dtype)[:, None]
 
 
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate x [N, heads, head_dim] in half-split pairs."""
-    cos, sin = rotation
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
-def causal_mask(segment: Segment, first: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Which keys at first..end each row sees, [T, S]; None where all are seen. A sliding row sees `window` tokens."""
-    if segment.canvas or segment.rows == 1:
-        return None
-    keys = torch.arange(first, segment.end, device=device)
-    queries = torch.arange(segment.position, segment.end, device=device)[:, None]
-    mask = keys <= queries
-    return mask if window is None else mask & (keys > queries - window)
-
-
 def attention(
     layer: Attention,
     index: int,
     x: Tensor,
     rotation: tuple[Tensor, Tensor],
     segments: Sequence[Segment],
-    masks: Sequence[Tensor | None],
+    kernels: Kernels,
 ) -> Tensor:
     """Normed rows x [N, H] -> [N, H]; writes keys and values of every row behind their sequence's cache."""
-    queries, keys, values = _project(layer, x, rotation)
-    out = torch.empty_like(queries)
-    for segment, mask in zip(segments, masks, strict=True):
+    queries, keys, values = _project(layer, x, rotation, kernels)
+    out = queries.new_empty(len(x), layer.heads, layer.shape.head_dim)
+    for segment in segments:
         context = segment.context
         assert isinstance(context, Context)
         context.write(index, segment.position, keys[:, segment.span], values[:, segment.span])
-        seen = context.view(index, context.first_visible(index, segment.position), segment.end)
-        out[:, segment.span] = _attend(queries[:, segment.span], *seen, mask)
-    return layer.o_proj(out.transpose(0, 1).flatten(1))
+        seen = (context.first_visible(index, segment.position), segment.end, segment.position)
+        out[segment.span] = kernels.attend(
+            queries[:, segment.span],
+            *context.buffers(index),
+            context.slots(index, seen),
+            not segment.canvas,
+            context.window(index),
+        )
+    return layer.o_proj(out.flatten(1))
 
 
-def _project(layer: Attention, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, span: tuple[int, int, int], causal: bool, window: int | None
+) -> Tensor:
+    """Attention by torch operations; see `kernels.naive`."""
+    first, end, place = span
+    mask = None
+    if causal and queries.shape[1] > 1:
+        slots = torch.arange(first, end, device=keys.device)
+        rows = torch.arange(place, place + queries.shape[1], device=keys.device)[:, None]
+        mask = slots <= rows
+        mask = mask if window is None else mask & (slots > rows - window)
+    seen = (keys[None, :, first:end], values[None, :, first:end])
+    out = torch.nn.functional.scaled_dot_product_attention(
+        queries[None], *seen, attn_mask=mask, scale=1.0, enable_gqa=True
+    )
+    return out[0].transpose(0, 1)
+
+
+def _project(
+    layer: Attention, x: Tensor, rotation: tuple[Tensor, Tensor], kernels: Kernels
+) -> tuple[Tensor, Tensor, Tensor]:
     shape = layer.shape
     queries = layer.q_proj(x).view(-1, layer.heads, shape.head_dim)
     raw = layer.k_proj(x).view(-1, shape.kv_heads, shape.head_dim)
     raw_values = raw if layer.v_proj is None else layer.v_proj(x).view_as(raw)
-    queries = rotate(rms_norm(queries, layer.q_norm, layer.eps), rotation)
-    keys = rotate(rms_norm(raw, layer.k_norm, layer.eps), rotation)
-    values = rms_norm(raw_values, None, layer.eps)
-    return queries.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1)
-
-
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(
-        queries[None], keys[None], values[None], attn_mask=mask, scale=1.0, enable_gqa=True
-    )[0]
+    queries = kernels.norm_rotate(queries, layer.q_norm, rotation, layer.eps)
+    keys = kernels.norm_rotate(raw, layer.k_norm, rotation, layer.eps)
+    return queries, keys, kernels.rms_norm(raw_values, None, layer.eps).transpose(0, 1)

@@ -17,8 +17,9 @@ from dgemma.config import ModelConfig
 from dgemma.errors import OutOfMemoryError, UnsupportedError
 from dgemma.memory import peak_resident_bytes
 from dgemma_cuda.cache import Context
-from dgemma_cuda.model import Model, hidden_states, soft_embedding
-from dgemma_cuda.vocab import Draws, predict, softcap
+from dgemma_cuda.kernels import choose
+from dgemma_cuda.model import Model, hidden_states
+from dgemma_cuda.vocab import Draws, softcap
 from dgemma_cuda.weights import load_model
 
 
@@ -29,10 +30,14 @@ def open_backend(folder: Path, options: BackendOptions) -> Backend:
     dtype = _dtype(options.dtype or ("float32" if device.type == "cpu" else config.dtype))
     try:
         with torch.inference_mode():
-            model = load_model(Checkpoint.open(folder), config, device, dtype)
+            model = load_model(Checkpoint.open(folder), config, device, dtype, choose(device, options.kernels))
     except torch.OutOfMemoryError as error:
         raise OutOfMemoryError(f"The weights do not fit on {device}: {error}.", "Use a smaller format.") from error
-    return Backend(model)
+    if model.kernels.names["linear"] == "triton":
+        from dgemma_cuda.kernels.binding import bound
+
+        model = bound(model)
+    return Backend(model, _sparse(options.self_conditioning, dtype))
 
 
 class Backend:
@@ -40,10 +45,11 @@ class Backend:
 
     name = "cuda"
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, sparse: bool) -> None:
         self.config = model.config
         self.device = "cpu" if model.device.type == "cpu" else torch.cuda.get_device_name(model.device)
-        self._model = model
+        self.kernels = model.kernels.names
+        self._model, self._sparse = model, sparse
         self._weights = _allocated(model)
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
@@ -60,7 +66,7 @@ class Backend:
         hidden = self._run(batch)
         if not len(batch.predicted):
             return [None] * len(jobs)
-        return batch.split(self._predict(batch, self._logits(batch, hidden)))
+        return batch.split(self._predict(batch, hidden))
 
     @torch.inference_mode()
     def inspect(self, job: Job) -> Inspection:
@@ -70,7 +76,7 @@ class Backend:
         logits = self._model.embed_tokens.logits(hidden)
         capped = softcap(logits, self.config.final_logit_softcapping)
         if batch.canvas_rows:
-            self._predict(batch, logits)
+            self._predict(batch, hidden)
         return Inspection(hidden.float().cpu().numpy(), capped.cpu().numpy())
 
     def memory(self) -> MemoryUse:
@@ -88,16 +94,15 @@ class Backend:
             segment.context.length = segment.end  # type: ignore[misc]
         return hidden
 
-    def _logits(self, batch: Batch, hidden: Tensor) -> Tensor:
+    def _predict(self, batch: Batch, hidden: Tensor) -> Prediction:
         rows = torch.from_numpy(batch.predicted).to(hidden.device, non_blocking=True)
-        return self._model.embed_tokens.logits(hidden[rows])
-
-    def _predict(self, batch: Batch, logits: Tensor) -> Prediction:
-        first = len(logits) - batch.canvas_rows
+        first = len(rows) - batch.canvas_rows
         signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
         cap = self.config.final_logit_softcapping
-        picks, signals = predict(logits, cap, self._draws(batch), first, signal_dtype)
-        self._keep_signals(batch, soft_embedding(self._model, signals))
+        picks, soft = self._model.kernels.head(
+            self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype, self._sparse
+        )
+        self._keep_signals(batch, soft * self._model.embed_scale)
         packed = torch.stack([picks.sampled, picks.argmax, picks.entropy.view(torch.int32)]).cpu().numpy()
         return Prediction(packed[0], packed[1], packed[2].view(np.float32))
 
@@ -122,6 +127,11 @@ def _dtype(name: str) -> torch.dtype:
     if name not in known:
         raise UnsupportedError(f"dtype {name!r} is not supported.", f"Use one of: {', '.join(known)}.")
     return known[name]
+
+
+def _sparse(choice: str, running: torch.dtype) -> bool:
+    """Sparse self-conditioning is within 16-bit rounding of exact, not within that of float32."""
+    return choice == "sparse" or (choice == "auto" and running != torch.float32)
 
 
 def _signal_dtype(stored: str, running: torch.dtype) -> torch.dtype:

@@ -77,11 +77,19 @@ class Context:
         """The first position that a pass starting at `position` may see in `layer` (the W - 1 rule)."""
         return max(0, position - self._reach) if self._shapes[layer].kind == "sliding_attention" else 0
 
-    def view(self, layer: int, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of positions `start`..`end`."""
+    def window(self, layer: int) -> int | None:
+        """How many tokens a causal row of `layer` sees, itself included; None for all."""
+        return self._reach + 1 if self._shapes[layer].kind == "sliding_attention" else None
+
+    def buffers(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of `layer`, a slot a position."""
+        return self._keys[layer], self._values[layer]
+
+    def slots(self, layer: int, positions: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Where in the buffers of `layer` three positions stand."""
         origin = self._origin[self._shapes[layer].kind]
-        span = slice(start - origin, end - origin)
-        return self._keys[layer][:, span], self._values[layer][:, span]
+        first, end, place = positions
+        return first - origin, end - origin, place - origin
 
     def _short(self, kind: str, end: int) -> bool:
         layer = next((index for index, shape in enumerate(self._shapes) if shape.kind == kind), None)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dgemma_cuda.norm import rms_norm
 from dgemma_cuda.quant import Experts, Linear
+
+if TYPE_CHECKING:
+    from dgemma_cuda.kernels import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +40,26 @@ def geglu(gate_up: Tensor) -> Tensor:
     return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
 
-def route(router: Router, x: Tensor) -> tuple[Tensor, Tensor]:
+def route(router: Router, x: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor]:
     """Residual x [N, H] -> expert ids [N, k] and their float32 weights, renormalised before per_expert_scale."""
-    normed = rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
+    normed = kernels.rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
     top, ids = torch.topk(router.proj(normed).float(), router.top_k)
     return ids, torch.softmax(top, dim=-1) * router.per_expert_scale[ids]
 
 
-def moe(layer: MoE, residual: Tensor, x: Tensor) -> Tensor:
+def moe(layer: MoE, residual: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
     """Route by `residual`, apply to the normed `x`, both [N, H]; the weighted sum is taken in float32."""
-    ids, weights = route(layer.router, residual)
-    experts, order = ids.flatten().sort(stable=True)
-    ends = torch.searchsorted(experts, torch.arange(layer.gate_up_proj.count, device=x.device), right=True)
-    ends = ends.to(torch.int32)
-    hidden = geglu(layer.gate_up_proj(x[order // ids.shape[1]], ends))
-    out = layer.down_proj(hidden, ends)[_inverse(order)].view(*ids.shape, -1)
-    return torch.bmm(weights[:, None], out.float())[:, 0].to(x.dtype)
+    ids, weights = route(layer.router, residual, kernels)
+    return kernels.experts(x, ids, weights, layer.gate_up_proj, layer.down_proj)
+
+
+def experts(x: Tensor, ids: Tensor, routing: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+    """The mixture by torch operations; see `kernels.naive`."""
+    owners, order = ids.flatten().sort(stable=True)
+    ends = torch.searchsorted(owners, torch.arange(gate_up.count, device=x.device), right=True).to(torch.int32)
+    hidden = geglu(gate_up(x[order // ids.shape[1]], ends))
+    out = down(hidden, ends)[_inverse(order)].view(*ids.shape, -1)
+    return torch.bmm(routing[:, None], out.float())[:, 0].to(x.dtype)
 
 
 def _inverse(order: Tensor) -> Tensor:

@@ -28,6 +28,12 @@ class Linear(Protocol):
 class Embedding(Protocol):
     """The tied embedding: a lookup, the head, and mixtures of its rows."""
 
+    def __len__(self) -> int:
+        """The vocabulary size."""
+
+    def part(self, start: int, stop: int) -> Embedding:
+        """The ids `start`..`stop`."""
+
     def rows(self, ids: Tensor) -> Tensor:
         """ids [N] -> [N, H]."""
 
@@ -143,6 +149,14 @@ class PlainEmbedding:
 
     weight: Tensor
 
+    def __len__(self) -> int:
+        """See `Embedding`."""
+        return len(self.weight)
+
+    def part(self, start: int, stop: int) -> PlainEmbedding:
+        """See `Embedding`."""
+        return PlainEmbedding(self.weight[start:stop])
+
     def rows(self, ids: Tensor) -> Tensor:
         """See `Embedding`."""
         return self.weight[ids]
@@ -162,6 +176,14 @@ class PackedEmbedding:
 
     packed: Packed
     dtype: torch.dtype
+
+    def __len__(self) -> int:
+        """See `Embedding`."""
+        return len(self.packed.weight)
+
+    def part(self, start: int, stop: int) -> PackedEmbedding:
+        """See `Embedding`."""
+        return PackedEmbedding(self.packed[start:stop], self.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         """See `Embedding`."""

@@ -1,6 +1,8 @@
-"""The vocabulary side of a pass: softcap, temperature, inverse-CDF sample, argmax, entropy, self-conditioning weights.
+"""The vocabulary side of a pass: head, softcap, temperature, inverse-CDF sample, argmax, entropy, self-conditioning.
 
-Rows are taken a few at a time, so that no float32 copy of all logits exists.
+The vocabulary is taken a chunk at a time, small enough to stay in a cache between the head's product and the mixture of
+the same embedding rows; running maxima rescale what came before. Raw logits are kept in the weight dtype for one look
+back, into the block that holds the sample.
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgemma_cuda.quant import Embedding
+from dgemma_cuda.self_conditioning import sparse_mixture
+
+CHUNK = 4096
+BLOCK = 512
 _ROWS = 32
-_BLOCK = 512
+_NEVER = -1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,51 +44,119 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
     return (logits.float() / cap).tanh_().mul_(cap)
 
 
-def predict(
-    logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype
+def head(
+    embedding: Embedding, x: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype, sparse: bool
 ) -> tuple[Picks, Tensor]:
-    """Predict every row of raw `logits` [R, V].
+    """Predict from final-normed rows x [R, H]; also the unscaled soft embedding of the rows from `signal_from`.
 
-    Also the self-conditioning probabilities of the rows from `signal_from`, in the dtype of `logits`: a softmax of its
-    own over the processed logits rounded to `signal_dtype`. They take the place of the logits.
+    The signal is a softmax of its own over the processed logits rounded to `signal_dtype`; `sparse` gathers it.
     """
-    picks = []
-    for start in range(0, len(logits), _ROWS):
-        rows = slice(start, min(start + _ROWS, len(logits)))
-        scores = softcap(logits[rows], cap).div_(draws.temperatures[rows, None])
-        if (kept := max(start, signal_from)) < rows.stop:
-            signal = scores[kept - start :].to(signal_dtype)
-            logits[kept : rows.stop] = torch.softmax(signal, dim=-1, dtype=torch.float32).to(logits.dtype)
-        picks.append(_pick(scores, draws.uniforms[rows], draws.greedy[rows]))
-    joined = Picks(*(torch.cat(parts) for parts in zip(*picks, strict=True)))
-    return joined, logits[signal_from:]
+    scale = (cap / draws.temperatures)[:, None]
+    logits = x.new_empty(len(x), len(embedding))
+    scan = Scan(len(x), x.device)
+    mixture = _Mixture(len(x) - signal_from, signal_dtype, x)
+    for start in range(0, len(embedding), CHUNK):
+        part = embedding.part(start, start + CHUNK)
+        logits[:, start : start + CHUNK] = raw = part.logits(x)
+        scores = _scores(raw, cap, scale)
+        signal = scores[signal_from:].to(signal_dtype).float() if mixture.apart and not sparse else None
+        mass, shrink = scan.add(scores)
+        if not sparse:
+            mixture.add(part, signal, mass[signal_from:], shrink[signal_from:])
+    picks = scan.picks(logits, cap, scale, draws)
+    if not sparse:
+        return picks, mixture.result(scan.total[signal_from:])
+    rows = [slice(start, min(start + _ROWS, len(x))) for start in range(signal_from, len(x), _ROWS)]
+    soft = [sparse_mixture(embedding, _signal(logits[each], cap, scale[each], signal_dtype), x.dtype) for each in rows]
+    return picks, torch.cat(soft) if soft else x[:0]
 
 
-def _pick(scores: Tensor, uniforms: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`scores` [r, V] is consumed."""
-    top, argmax = scores.max(dim=-1)
-    scores.sub_(top[:, None])
-    width = -(-scores.shape[1] // _BLOCK) * _BLOCK
-    mass = scores.new_zeros(len(scores), width)
-    torch.exp(scores, out=mass[:, : scores.shape[1]])
-    sums = mass.view(len(scores), -1, _BLOCK).sum(-1).cumsum(-1)
-    total = sums[:, -1]
-    entropy = total.log() - torch.linalg.vecdot(mass[:, : scores.shape[1]], scores) / total
-    sampled = torch.where(greedy, argmax, inverse_cdf(mass, sums, uniforms))
-    return sampled.int(), argmax.int(), entropy
+def _signal(raw: Tensor, cap: float, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    return _scores(raw, cap, scale)[:, : raw.shape[1]].to(dtype).float()
 
 
-def inverse_cdf(mass: Tensor, sums: Tensor, uniforms: Tensor) -> Tensor:
-    """The smallest id whose cumulated `mass` exceeds uniform * total, clamped to ids with mass, [r].
+class Scan:
+    """Running statistics of the rows of a [R, V] matrix of scores that comes in chunks of whole blocks."""
 
-    `mass` [r, blocks * _BLOCK] is unnormalised, `sums` [r, blocks] its running block sums.
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.total = torch.zeros(rows, device=device)
+        self._top = torch.full((rows,), _NEVER, device=device)
+        self._weighted = torch.zeros(rows, device=device)
+        self._tops: list[Tensor] = []
+        self._sums: list[Tensor] = []
+        self._bases: list[Tensor] = []
+
+    def add(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Consume `scores` [R, C]; exp(scores - running top) [R, C], and what exp of the old top shrank by [R]."""
+        blocks = scores.view(len(scores), -1, BLOCK)
+        tops = blocks.amax(-1)
+        top = torch.maximum(self._top, tops.amax(-1))
+        shrink, fall = torch.exp(self._top - top), self._top - top
+        mass = torch.exp(scores.sub_(top[:, None]))
+        sums = mass.view_as(blocks).sum(-1)
+        # Sum of mass * (score - top): the old part moves with the top.
+        self._weighted = shrink * (self._weighted + fall * self.total) + torch.linalg.vecdot(mass, scores)
+        self.total = self.total * shrink + sums.sum(-1)
+        self._top = top
+        self._tops.append(tops)
+        self._sums.append(sums)
+        self._bases.append(top[:, None].expand_as(sums))
+        return mass, shrink
+
+    def picks(self, logits: Tensor, cap: float, scale: Tensor, draws: Draws) -> Picks:
+        """Entropy, argmax and sample, looking back into `logits` [R, V]."""
+        entropy = self.total.log() - self._weighted / self.total
+        best = torch.cat(self._tops, -1).argmax(-1)
+        argmax = best * BLOCK + _block(logits, best, cap, scale).argmax(-1)
+        sums = torch.cat(self._sums, -1) * torch.exp(torch.cat(self._bases, -1) - self._top[:, None])
+        sampled = self._sample(sums, logits, cap, scale, draws.uniforms)
+        return Picks(torch.where(draws.greedy, argmax, sampled).int(), argmax.int(), entropy)
+
+    def _sample(self, sums: Tensor, logits: Tensor, cap: float, scale: Tensor, uniforms: Tensor) -> Tensor:
+        """The smallest id whose cumulated mass exceeds uniform * total, clamped to ids with mass."""
+        running = sums.cumsum(-1)
+        target = (uniforms * running[:, -1])[:, None]
+        filled = running < running[:, -1:]
+        block = (running <= target).sum(-1).minimum(filled.sum(-1))
+        inside = torch.exp(_block(logits, block, cap, scale) - self._top[:, None])
+        before = running.gather(1, (block[:, None] - 1).clamp(min=0)).where(block[:, None] > 0, 0.0)
+        place = (inside.cumsum(-1) + before <= target).sum(-1)
+        last = BLOCK - 1 - (inside > 0).flip(-1).to(torch.uint8).argmax(-1)
+        return block * BLOCK + place.minimum(last)
+
+
+class _Mixture:
+    """A running sum of embedding rows weighted by exp(signal), float32 [S, H].
+
+    Where the signal is not rounded (`apart` is false) the mass of the scan serves as it is.
     """
-    target = (uniforms * sums[:, -1])[:, None]
-    filled = sums < sums[:, -1:]
-    block = (sums <= target).sum(-1).minimum(filled.sum(-1))
-    rows = torch.arange(len(mass), device=mass.device)
-    inside = mass.view(len(mass), -1, _BLOCK)[rows, block]
-    before = torch.where(block > 0, sums[rows, (block - 1).clamp(min=0)], 0.0)
-    place = (inside.cumsum(-1) + before[:, None] <= target).sum(-1)
-    last = _BLOCK - 1 - (inside > 0).flip(-1).to(torch.uint8).argmax(-1)
-    return block * _BLOCK + place.minimum(last)
+
+    def __init__(self, rows: int, signal_dtype: torch.dtype, like: Tensor) -> None:
+        self.apart = signal_dtype != torch.float32
+        self._sum = torch.zeros(rows, like.shape[1], device=like.device)
+        self._scan = Scan(rows, like.device)
+        self._dtype = like.dtype
+
+    def add(self, part: Embedding, signal: Tensor | None, mass: Tensor, shrink: Tensor) -> None:
+        if not len(self._sum):
+            return
+        if signal is not None:
+            mass, shrink = self._scan.add(signal)
+        product = part.mix(mass[:, : len(part)].to(self._dtype))
+        self._sum.mul_(shrink[:, None]).add_(product)
+
+    def result(self, total: Tensor) -> Tensor:
+        return (self._sum / (self._scan.total if self.apart else total)[:, None]).to(self._dtype)
+
+
+def _scores(raw: Tensor, cap: float, scale: Tensor) -> Tensor:
+    """Softcapped logits over temperature, padded to whole blocks with what has no mass; always a fresh tensor."""
+    scores = raw.float().mul(1 / cap).tanh_().mul_(scale)
+    return torch.nn.functional.pad(scores, (0, -raw.shape[1] % BLOCK), value=_NEVER) if raw.shape[1] % BLOCK else scores
+
+
+def _block(logits: Tensor, block: Tensor, cap: float, scale: Tensor) -> Tensor:
+    """The scores of one block a row, [R, BLOCK]."""
+    ids = block[:, None] * BLOCK + torch.arange(BLOCK, device=block.device)
+    raw = logits.gather(1, ids.clamp(max=logits.shape[1] - 1))
+    return _scores(raw, cap, scale).masked_fill_(ids >= logits.shape[1], _NEVER)

@@ -17,6 +17,7 @@ from dgemma.config import LayerShape, ModelConfig
 from dgemma.errors import CheckpointError
 from dgemma.names import DECODER, EMBEDDING, ENCODER, MULTIPLIER, Plan, module
 from dgemma_cuda.attention import Attention
+from dgemma_cuda.kernels import Kernels
 from dgemma_cuda.model import MLP, Layer, Model, SelfConditioning
 from dgemma_cuda.moe import MoE, Router
 from dgemma_cuda.quant import (
@@ -34,7 +35,9 @@ from dgemma_cuda.quant import (
 )
 
 
-def load_model(checkpoint: Checkpoint, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Model:
+def load_model(
+    checkpoint: Checkpoint, config: ModelConfig, device: torch.device, dtype: torch.dtype, kernels: Kernels
+) -> Model:
     """Read every text tensor; norms and router scales become float32, the rest `dtype`, packed weights stay packed."""
     plan = checkpoint.plan(config)
     with Reader(checkpoint, plan, device, dtype) as read:
@@ -48,6 +51,7 @@ def load_model(checkpoint: Checkpoint, config: ModelConfig, device: torch.device
             norm=read.exact(DECODER + "norm.weight"),
             dtype=dtype,
             device=device,
+            kernels=kernels,
         )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
 from dgemma.batch import Segment
 from dgemma.config import LayerShape, Rope
 from dgemma_mlx.cache import Context
-from dgemma_mlx.norm import rms_norm
 from dgemma_mlx.quant import Linear
+
+if TYPE_CHECKING:
+    from dgemma_mlx.kernels import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,53 +46,55 @@ def rotations(shape: LayerShape, positions: mx.array, dtype: mx.Dtype) -> tuple[
     return mx.cos(turns).astype(dtype)[:, None], mx.sin(turns).astype(dtype)[:, None]
 
 
-def rotate(x: mx.array, rotation: tuple[mx.array, mx.array]) -> mx.array:
-    """Rotate x [N, heads, head_dim] in half-split pairs."""
-    cos, sin = rotation
-    first, second = mx.split(x, 2, axis=-1)
-    return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def causal_mask(segment: Segment, first: int, window: int | None) -> mx.array | None:
-    """Which keys at first..end each row sees, [T, S]; None where all are seen. A sliding row sees `window` tokens."""
-    if segment.canvas or segment.rows == 1:
-        return None
-    keys = mx.arange(first, segment.end)
-    queries = mx.arange(segment.position, segment.end)[:, None]
-    mask = keys <= queries
-    return mask if window is None else mask & (keys > queries - window)
-
-
 def attention(
     layer: Attention,
     index: int,
     x: mx.array,
     rotation: tuple[mx.array, mx.array],
     segments: Sequence[Segment],
-    masks: Sequence[mx.array | None],
+    kernels: Kernels,
 ) -> mx.array:
     """Normed rows x [N, H] -> [N, H]; writes keys and values of every row behind their sequence's cache."""
-    queries, keys, values = _project(layer, x, rotation)
+    queries, keys, values = _project(layer, x, rotation, kernels)
     out = []
-    for segment, mask in zip(segments, masks, strict=True):
+    for segment in segments:
         context = segment.context
         assert isinstance(context, Context)
         context.write(index, segment.position, keys[:, segment.span], values[:, segment.span])
-        seen = context.view(index, context.first_visible(index, segment.position), segment.end)
-        out.append(_attend(queries[:, segment.span], *seen, mask))
-    return layer.o_proj(mx.concatenate(out, axis=1).swapaxes(0, 1).flatten(1))
+        seen = (context.first_visible(index, segment.position), segment.end, segment.position)
+        attended = kernels.attend(
+            queries[:, segment.span],
+            *context.buffers(index),
+            context.slots(index, seen),
+            not segment.canvas,
+            context.window(index),
+        )
+        out.append(attended)
+    return layer.o_proj(mx.concatenate(out).flatten(1))
 
 
-def _project(layer: Attention, x: mx.array, rotation: tuple[mx.array, mx.array]) -> tuple[mx.array, mx.array, mx.array]:
+def attend(
+    queries: mx.array, keys: mx.array, values: mx.array, span: tuple[int, int, int], causal: bool, window: int | None
+) -> mx.array:
+    """Attention by MLX operations; see `kernels.naive`."""
+    first, end, place = span
+    mask = None
+    if causal and queries.shape[1] > 1:
+        slots = mx.arange(first, end)
+        rows = mx.arange(place, place + queries.shape[1])[:, None]
+        mask = slots <= rows
+        mask = mask if window is None else mask & (slots > rows - window)
+    seen = (keys[None, :, first:end], values[None, :, first:end])
+    return mx.fast.scaled_dot_product_attention(queries[None], *seen, scale=1.0, mask=mask)[0].swapaxes(0, 1)
+
+
+def _project(
+    layer: Attention, x: mx.array, rotation: tuple[mx.array, mx.array], kernels: Kernels
+) -> tuple[mx.array, mx.array, mx.array]:
     shape = layer.shape
     queries = layer.q_proj(x).reshape(-1, layer.heads, shape.head_dim)
     raw = layer.k_proj(x).reshape(-1, shape.kv_heads, shape.head_dim)
     raw_values = raw if layer.v_proj is None else layer.v_proj(x).reshape(raw.shape)
-    queries = rotate(rms_norm(queries, layer.q_norm, layer.eps), rotation)
-    keys = rotate(rms_norm(raw, layer.k_norm, layer.eps), rotation)
-    values = rms_norm(raw_values, None, layer.eps)
-    return queries.swapaxes(0, 1), keys.swapaxes(0, 1), values.swapaxes(0, 1)
-
-
-def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None) -> mx.array:
-    return mx.fast.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=1.0, mask=mask)[0]
+    queries = kernels.norm_rotate(queries, layer.q_norm, rotation, layer.eps)
+    keys = kernels.norm_rotate(raw, layer.k_norm, rotation, layer.eps)
+    return queries, keys, kernels.rms_norm(raw_values, None, layer.eps).swapaxes(0, 1)

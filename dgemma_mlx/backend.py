@@ -15,8 +15,9 @@ from dgemma.checkpoint import Checkpoint
 from dgemma.config import ModelConfig
 from dgemma.errors import UnsupportedError
 from dgemma_mlx.cache import Context
-from dgemma_mlx.model import Model, hidden_states, soft_embedding
-from dgemma_mlx.vocab import Draws, predict, softcap
+from dgemma_mlx.kernels import choose
+from dgemma_mlx.model import Model, hidden_states
+from dgemma_mlx.vocab import Draws, softcap
 from dgemma_mlx.weights import load_model
 
 
@@ -26,10 +27,11 @@ def open_backend(folder: Path, options: BackendOptions) -> Backend:
     config = ModelConfig.from_folder(folder)
     dtype = _dtype(options.dtype or ("float32" if device.type == mx.DeviceType.cpu else config.dtype))
     with mx.stream(device):
-        model = load_model(Checkpoint.open(folder), config, device, dtype)
+        model = load_model(Checkpoint.open(folder), config, device, dtype, choose(device, options.kernels))
         weights = _arrays(model)
         mx.eval(weights)
-    return Backend(model, sum(each.nbytes for each in weights))
+    sparse = _sparse(options.self_conditioning, dtype)
+    return Backend(model, sparse, sum(each.nbytes for each in weights))
 
 
 class Backend:
@@ -37,10 +39,11 @@ class Backend:
 
     name = "mlx"
 
-    def __init__(self, model: Model, weights: int) -> None:
+    def __init__(self, model: Model, sparse: bool, weights: int) -> None:
         self.config = model.config
         self.device = "cpu" if model.device.type == mx.DeviceType.cpu else str(mx.device_info()["device_name"])
-        self._model = model
+        self.kernels = model.kernels.names
+        self._model, self._sparse = model, sparse
         self._weights = weights
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
@@ -58,7 +61,7 @@ class Backend:
             if not len(batch.predicted):
                 mx.eval(self._written(batch))
                 return [None] * len(jobs)
-            return batch.split(self._predict(batch, self._logits(batch, hidden)))
+            return batch.split(self._predict(batch, hidden))
 
     def inspect(self, job: Job) -> Inspection:
         """See `dgemma.backend.Backend`."""
@@ -68,7 +71,7 @@ class Backend:
             logits = self._model.embed_tokens.logits(hidden)
             capped = softcap(logits, self.config.final_logit_softcapping)
             if batch.canvas_rows:
-                self._predict(batch, logits)
+                self._predict(batch, hidden)
             return Inspection(np.array(hidden.astype(mx.float32)), np.array(capped))
 
     def memory(self) -> MemoryUse:
@@ -83,15 +86,15 @@ class Backend:
             segment.context.length = segment.end  # type: ignore[misc]
         return hidden
 
-    def _logits(self, batch: Batch, hidden: mx.array) -> mx.array:
-        return self._model.embed_tokens.logits(hidden[mx.array(batch.predicted)])
-
-    def _predict(self, batch: Batch, logits: mx.array) -> Prediction:
-        first = len(logits) - batch.canvas_rows
+    def _predict(self, batch: Batch, hidden: mx.array) -> Prediction:
+        rows = mx.array(batch.predicted)
+        first = len(rows) - batch.canvas_rows
         signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
         cap = self.config.final_logit_softcapping
-        picks, signals = predict(logits, cap, self._draws(batch), first, signal_dtype)
-        self._keep_signals(batch, soft_embedding(self._model, signals))
+        picks, soft = self._model.kernels.head(
+            self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype, self._sparse
+        )
+        self._keep_signals(batch, soft * self._model.embed_scale)
         packed = mx.stack([picks.sampled, picks.argmax, picks.entropy.view(mx.int32)])
         mx.eval(packed, self._written(batch))
         host = np.array(packed)
@@ -123,6 +126,11 @@ def _dtype(name: str) -> mx.Dtype:
     if name not in known:
         raise UnsupportedError(f"dtype {name!r} is not supported.", f"Use one of: {', '.join(known)}.")
     return known[name]
+
+
+def _sparse(choice: str, running: mx.Dtype) -> bool:
+    """Sparse self-conditioning is within 16-bit rounding of exact, not within that of float32."""
+    return choice == "sparse" or (choice == "auto" and running != mx.float32)
 
 
 def _signal_dtype(stored: str, running: mx.Dtype) -> mx.Dtype:

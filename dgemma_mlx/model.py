@@ -11,10 +11,10 @@ import mlx.core as mx
 
 from dgemma.batch import Batch
 from dgemma.config import ModelConfig
-from dgemma_mlx.attention import Attention, attention, causal_mask, rotations
+from dgemma_mlx.attention import Attention, attention, rotations
 from dgemma_mlx.cache import Context
+from dgemma_mlx.kernels import Kernels
 from dgemma_mlx.moe import MoE, geglu, moe
-from dgemma_mlx.norm import rms_norm
 from dgemma_mlx.quant import Embedding, Linear
 
 
@@ -67,6 +67,7 @@ class Model:
     norm: mx.array
     dtype: mx.Dtype
     device: mx.Device
+    kernels: Kernels
 
 
 def hidden_states(model: Model, batch: Batch) -> mx.array:
@@ -76,29 +77,22 @@ def hidden_states(model: Model, batch: Batch) -> mx.array:
     positions = mx.array(batch.positions)
     shapes = {layer.self_attn.shape.kind: layer.self_attn.shape for layer in model.layers}
     turns = {kind: rotations(shape, positions, model.dtype) for kind, shape in shapes.items()}
-    masks = {kind: _masks(model, batch, kind) for kind in shapes}
+    eps, kernels = model.config.rms_norm_eps, model.kernels
     for index, layer in enumerate(model.layers):
-        kind = layer.self_attn.shape.kind
-        h = rms_norm(x, layer.input_layernorm, model.config.rms_norm_eps)
-        h = attention(layer.self_attn, index, h, turns[kind], batch.segments, masks[kind])
-        x = _feed_forward(layer, x + rms_norm(h, layer.post_attention_layernorm, model.config.rms_norm_eps), model)
+        rotation = turns[layer.self_attn.shape.kind]
+        h = kernels.rms_norm(x, layer.input_layernorm, eps)
+        h = attention(layer.self_attn, index, h, rotation, batch.segments, kernels)
+        x = _feed_forward(layer, kernels.add_norm(x, h, layer.post_attention_layernorm, eps), eps, kernels)
         x = x * layer.layer_scalar[roles][:, None]
-    return rms_norm(x, model.norm, model.config.rms_norm_eps)
+    return kernels.rms_norm(x, model.norm, eps)
 
 
-def soft_embedding(model: Model, probabilities: mx.array) -> mx.array:
-    """Mixture of embeddings [L, H] by `probabilities` [L, V] in the weight dtype, scaled like a lookup."""
-    return model.embed_tokens.mix(probabilities) * model.embed_scale
-
-
-def _feed_forward(layer: Layer, x: mx.array, model: Model) -> mx.array:
-    eps = model.config.rms_norm_eps
-    dense = rms_norm(
-        layer.mlp(rms_norm(x, layer.pre_feedforward_layernorm, eps)), layer.post_feedforward_layernorm_1, eps
-    )
-    sparse = moe(layer.moe, x, rms_norm(x, layer.pre_feedforward_layernorm_2, eps))
-    sparse = rms_norm(sparse, layer.post_feedforward_layernorm_2, eps)
-    return x + rms_norm(dense + sparse, layer.post_feedforward_layernorm, eps)
+def _feed_forward(layer: Layer, x: mx.array, eps: float, kernels: Kernels) -> mx.array:
+    norm = kernels.rms_norm
+    dense = norm(layer.mlp(norm(x, layer.pre_feedforward_layernorm, eps)), layer.post_feedforward_layernorm_1, eps)
+    sparse = moe(layer.moe, x, norm(x, layer.pre_feedforward_layernorm_2, eps), kernels)
+    sparse = norm(sparse, layer.post_feedforward_layernorm_2, eps)
+    return kernels.add_norm(x, dense + sparse, layer.post_feedforward_layernorm, eps)
 
 
 def _embed(model: Model, batch: Batch) -> mx.array:
@@ -109,7 +103,7 @@ def _embed(model: Model, batch: Batch) -> mx.array:
     canvas = x[batch.causal :]
     if any(_signal(segment.context) is not None for segment in batch.canvases):
         canvas = canvas + _self_condition(model, batch)
-    return mx.concatenate([x[: batch.causal], rms_norm(canvas, None, model.config.rms_norm_eps)])
+    return mx.concatenate([x[: batch.causal], model.kernels.rms_norm(canvas, None, model.config.rms_norm_eps)])
 
 
 def _self_condition(model: Model, batch: Batch) -> mx.array:
@@ -118,19 +112,10 @@ def _self_condition(model: Model, batch: Batch) -> mx.array:
         if (signal := _signal(segment.context)) is not None:
             first = segment.start - batch.causal
             soft[first : first + segment.rows] = signal
-    normed = rms_norm(soft, model.self_conditioning.pre_norm, model.config.rms_norm_eps)
+    normed = model.kernels.rms_norm(soft, model.self_conditioning.pre_norm, model.config.rms_norm_eps)
     return model.self_conditioning.mlp(normed)
 
 
 def _signal(context: object) -> mx.array | None:
     assert isinstance(context, Context)
     return context.signal
-
-
-def _masks(model: Model, batch: Batch, kind: str) -> list[mx.array | None]:
-    window = model.config.sliding_window if kind == "sliding_attention" else None
-    reach = 0 if window is None else window - 1
-    return [
-        causal_mask(segment, 0 if window is None else max(0, segment.position - reach), window)
-        for segment in batch.segments
-    ]

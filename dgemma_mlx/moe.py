@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from dgemma_mlx.norm import rms_norm
 from dgemma_mlx.quant import Experts, Linear
+
+if TYPE_CHECKING:
+    from dgemma_mlx.kernels import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +40,28 @@ def geglu(gate_up: mx.array) -> mx.array:
     return _gelu(gate.astype(mx.float32)).astype(gate.dtype) * up
 
 
-def route(router: Router, x: mx.array) -> tuple[mx.array, mx.array]:
+def route(router: Router, x: mx.array, kernels: Kernels) -> tuple[mx.array, mx.array]:
     """Residual x [N, H] -> expert ids [N, k] and their float32 weights, renormalised before per_expert_scale."""
-    normed = rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
+    normed = kernels.rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
     scores = router.proj(normed).astype(mx.float32)
     ids = mx.argpartition(-scores, router.top_k - 1, axis=-1)[:, : router.top_k]
     top = mx.take_along_axis(scores, ids, axis=-1)
     return ids, mx.softmax(top, axis=-1) * router.per_expert_scale[ids]
 
 
-def moe(layer: MoE, residual: mx.array, x: mx.array) -> mx.array:
+def moe(layer: MoE, residual: mx.array, x: mx.array, kernels: Kernels) -> mx.array:
     """Route by `residual`, apply to the normed `x`, both [N, H]; the weighted sum is taken in float32."""
-    ids, weights = route(layer.router, residual)
+    ids, weights = route(layer.router, residual, kernels)
+    return kernels.experts(x, ids, weights, layer.gate_up_proj, layer.down_proj)
+
+
+def experts(x: mx.array, ids: mx.array, routing: mx.array, gate_up: Experts, down: Experts) -> mx.array:
+    """The mixture by MLX operations; see `kernels.naive`."""
     order = mx.argsort(ids.flatten())
-    experts = ids.flatten()[order]
-    hidden = geglu(layer.gate_up_proj(x[order // ids.shape[1]], experts))
-    out = layer.down_proj(hidden, experts)[_inverse(order)].reshape(*ids.shape, -1)
-    return (weights[:, None] @ out.astype(mx.float32))[:, 0].astype(x.dtype)
+    owners = ids.flatten()[order]
+    hidden = geglu(gate_up(x[order // ids.shape[1]], owners))
+    out = down(hidden, owners)[_inverse(order)].reshape(*ids.shape, -1)
+    return (routing[:, None] @ out.astype(mx.float32))[:, 0].astype(x.dtype)
 
 
 def _inverse(order: mx.array) -> mx.array:

@@ -20,6 +20,12 @@ class Linear(Protocol):
 class Embedding(Protocol):
     """The tied embedding: a lookup, the head, and mixtures of its rows."""
 
+    def __len__(self) -> int:
+        """The vocabulary size."""
+
+    def part(self, start: int, stop: int) -> Embedding:
+        """The ids `start`..`stop`."""
+
     def rows(self, ids: mx.array) -> mx.array:
         """ids [N] -> [N, H]."""
 
@@ -50,6 +56,12 @@ class Packed:
     biases: mx.array | None
     multiplier: mx.array | None
     spec: QuantSpec
+
+    def part(self, start: int, stop: int) -> Packed:
+        """The rows `start`..`stop`."""
+        biases = None if self.biases is None else self.biases[start:stop]
+        multiplier = None if self.multiplier is None else self.multiplier[start:stop]
+        return Packed(self.weight[start:stop], self.scales[start:stop], biases, multiplier, self.spec)
 
     def dequantized(self, rows: mx.array) -> mx.array:
         """The rows with ids `rows`, unpacked."""
@@ -125,6 +137,14 @@ class PlainEmbedding:
 
     weight: mx.array
 
+    def __len__(self) -> int:
+        """See `Embedding`."""
+        return len(self.weight)
+
+    def part(self, start: int, stop: int) -> PlainEmbedding:
+        """See `Embedding`."""
+        return PlainEmbedding(self.weight[start:stop])
+
     def rows(self, ids: mx.array) -> mx.array:
         """See `Embedding`."""
         return self.weight[ids]
@@ -144,6 +164,14 @@ class PackedEmbedding:
 
     packed: Packed
     dtype: mx.Dtype
+
+    def __len__(self) -> int:
+        """See `Embedding`."""
+        return len(self.packed.weight)
+
+    def part(self, start: int, stop: int) -> PackedEmbedding:
+        """See `Embedding`."""
+        return PackedEmbedding(self.packed.part(start, stop), self.dtype)
 
     def rows(self, ids: mx.array) -> mx.array:
         """See `Embedding`."""

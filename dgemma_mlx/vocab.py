@@ -1,6 +1,8 @@
-"""The vocabulary side of a pass: softcap, temperature, inverse-CDF sample, argmax, entropy, self-conditioning weights.
+"""The vocabulary side of a pass: head, softcap, temperature, inverse-CDF sample, argmax, entropy, self-conditioning.
 
-Rows are taken a few at a time, so that no float32 copy of all logits exists.
+The vocabulary is taken a chunk at a time, small enough to stay in a cache between the head's product and the mixture of
+the same embedding rows; running maxima rescale what came before. Raw logits are kept in the weight dtype for one look
+back, into the block that holds the sample.
 """
 
 from __future__ import annotations
@@ -9,8 +11,13 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from dgemma_mlx.quant import Embedding
+from dgemma_mlx.self_conditioning import sparse_mixture
+
+CHUNK = 4096
+BLOCK = 512
 _ROWS = 32
-_BLOCK = 512
+_NEVER = -1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +43,140 @@ def softcap(logits: mx.array, cap: float) -> mx.array:
     return mx.tanh(logits.astype(mx.float32) / cap) * cap
 
 
-def predict(
-    logits: mx.array, cap: float, draws: Draws, signal_from: int, signal_dtype: mx.Dtype
+def head(
+    embedding: Embedding, x: mx.array, cap: float, draws: Draws, signal_from: int, signal_dtype: mx.Dtype, sparse: bool
 ) -> tuple[Picks, mx.array]:
-    """Predict every row of raw `logits` [R, V].
+    """Predict from final-normed rows x [R, H]; also the unscaled soft embedding of the rows from `signal_from`.
 
-    Also the self-conditioning probabilities of the rows from `signal_from`, in the dtype of `logits`: a softmax of its
-    own over the processed logits rounded to `signal_dtype`.
+    The signal is a softmax of its own over the processed logits rounded to `signal_dtype`; `sparse` gathers it.
     """
-    picks, signals = [], []
-    for start in range(0, len(logits), _ROWS):
-        rows = slice(start, min(start + _ROWS, len(logits)))
-        scores = softcap(logits[rows], cap) / draws.temperatures[rows, None]
-        if (kept := max(start, signal_from)) < rows.stop:
-            signal = scores[kept - start :].astype(signal_dtype).astype(mx.float32)
-            signals.append(mx.softmax(signal, axis=-1).astype(logits.dtype))
-        picks.append(_pick(scores, draws.uniforms[rows], draws.greedy[rows]))
-    joined = Picks(*(mx.concatenate(list(parts)) for parts in zip(*picks, strict=True)))
-    return joined, mx.concatenate(signals) if signals else logits[:0]
+    scale = (cap / draws.temperatures)[:, None]
+    logits = []
+    scan = Scan(len(x))
+    mixture = _Mixture(len(x) - signal_from, signal_dtype, x)
+    for start in range(0, len(embedding), CHUNK):
+        part = embedding.part(start, start + CHUNK)
+        raw = part.logits(x)
+        scores = _scores(raw, cap, scale)
+        signal = scores[signal_from:].astype(signal_dtype).astype(mx.float32) if mixture.apart and not sparse else None
+        mass, shrink = scan.add(scores)
+        if not sparse:
+            mixture.add(part, signal, mass[signal_from:], shrink[signal_from:])
+        logits.append(raw)
+        mx.eval(raw, mixture.state, scan.state)
+    picks = scan.picks(logits, cap, scale, draws)
+    if not sparse:
+        return picks, mixture.result(scan.total[signal_from:])
+    rows = [slice(start, min(start + _ROWS, len(x))) for start in range(signal_from, len(x), _ROWS)]
+    soft = [sparse_mixture(embedding, _signal(logits, each, cap, scale, signal_dtype), x.dtype) for each in rows]
+    return picks, mx.concatenate(soft) if soft else x[:0]
 
 
-def _pick(scores: mx.array, uniforms: mx.array, greedy: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    argmax = mx.argmax(scores, axis=-1)
-    scores = scores - scores.max(axis=-1, keepdims=True)
-    mass = mx.exp(scores)
-    weighted = (mass * scores).sum(axis=-1)
-    mass = mx.pad(mass, [(0, 0), (0, -scores.shape[1] % _BLOCK)])
-    sums = mass.reshape(len(scores), -1, _BLOCK).sum(axis=-1).cumsum(axis=-1)
-    total = sums[:, -1]
-    sampled = mx.where(greedy, argmax, inverse_cdf(mass, sums, uniforms))
-    return sampled.astype(mx.int32), argmax.astype(mx.int32), mx.log(total) - weighted / total
+def _signal(logits: list[mx.array], rows: slice, cap: float, scale: mx.array, dtype: mx.Dtype) -> mx.array:
+    raw = mx.concatenate([part[rows] for part in logits], axis=-1)
+    return (mx.tanh(raw.astype(mx.float32) * (1 / cap)) * scale[rows]).astype(dtype)
 
 
-def inverse_cdf(mass: mx.array, sums: mx.array, uniforms: mx.array) -> mx.array:
-    """The smallest id whose cumulated `mass` exceeds uniform * total, clamped to ids with mass, [r].
+class Scan:
+    """Running statistics of the rows of a [R, V] matrix of scores that comes in chunks of whole blocks."""
 
-    `mass` [r, blocks * _BLOCK] is unnormalised, `sums` [r, blocks] its running block sums.
+    def __init__(self, rows: int) -> None:
+        self.total = mx.zeros(rows)
+        self._top = mx.full((rows,), _NEVER)
+        self._weighted = mx.zeros(rows)
+        self._tops: list[mx.array] = []
+        self._sums: list[mx.array] = []
+        self._bases: list[mx.array] = []
+
+    @property
+    def state(self) -> list[mx.array]:
+        """Everything that later chunks depend on."""
+        return [self.total, self._weighted, *self._tops[-1:], *self._sums[-1:]]
+
+    def add(self, scores: mx.array) -> tuple[mx.array, mx.array]:
+        """Consume `scores` [R, C]; exp(scores - running top) [R, C], and what exp of the old top shrank by [R]."""
+        tops = scores.reshape(len(scores), -1, BLOCK).max(axis=-1)
+        top = mx.maximum(self._top, tops.max(axis=-1))
+        shrink, fall = mx.exp(self._top - top), self._top - top
+        scores = scores - top[:, None]
+        mass = mx.exp(scores)
+        sums = mass.reshape(len(scores), -1, BLOCK).sum(axis=-1)
+        # Sum of mass * (score - top): the old part moves with the top.
+        self._weighted = shrink * (self._weighted + fall * self.total) + (mass * scores).sum(axis=-1)
+        self.total = self.total * shrink + sums.sum(axis=-1)
+        self._top = top
+        self._tops.append(tops)
+        self._sums.append(sums)
+        self._bases.append(mx.broadcast_to(top[:, None], sums.shape))
+        return mass, shrink
+
+    def picks(self, logits: list[mx.array], cap: float, scale: mx.array, draws: Draws) -> Picks:
+        """Entropy, argmax and sample, looking back into `logits`, [R, C] a chunk."""
+        entropy = mx.log(self.total) - self._weighted / self.total
+        best = mx.concatenate(self._tops, axis=-1).argmax(axis=-1)
+        argmax = best * BLOCK + _block(logits, best, cap, scale).argmax(axis=-1)
+        sums = mx.concatenate(self._sums, axis=-1)
+        sums = sums * mx.exp(mx.concatenate(self._bases, axis=-1) - self._top[:, None])
+        sampled = self._sample(sums, logits, cap, scale, draws.uniforms)
+        return Picks(mx.where(draws.greedy, argmax, sampled).astype(mx.int32), argmax.astype(mx.int32), entropy)
+
+    def _sample(
+        self, sums: mx.array, logits: list[mx.array], cap: float, scale: mx.array, uniforms: mx.array
+    ) -> mx.array:
+        """The smallest id whose cumulated mass exceeds uniform * total, clamped to ids with mass."""
+        running = sums.cumsum(axis=-1)
+        target = (uniforms * running[:, -1])[:, None]
+        filled = running < running[:, -1:]
+        block = mx.minimum((running <= target).sum(axis=-1), filled.sum(axis=-1))
+        inside = mx.exp(_block(logits, block, cap, scale) - self._top[:, None])
+        before = mx.take_along_axis(mx.pad(running, [(0, 0), (1, 0)]), block[:, None], axis=1)
+        place = (inside.cumsum(axis=-1) + before <= target).sum(axis=-1)
+        last = (mx.arange(BLOCK) * (inside > 0)).max(axis=-1)
+        return block * BLOCK + mx.minimum(place, last)
+
+
+class _Mixture:
+    """A running sum of embedding rows weighted by exp(signal), float32 [S, H].
+
+    Where the signal is not rounded (`apart` is false) the mass of the scan serves as it is.
     """
-    target = (uniforms * sums[:, -1])[:, None]
-    filled = sums < sums[:, -1:]
-    block = mx.minimum((sums <= target).sum(axis=-1), filled.sum(axis=-1))
-    inside = mx.take_along_axis(mass.reshape(len(mass), -1, _BLOCK), block[:, None, None], axis=1)[:, 0]
-    before = mx.take_along_axis(mx.pad(sums, [(0, 0), (1, 0)]), block[:, None], axis=1)
-    place = (inside.cumsum(axis=-1) + before <= target).sum(axis=-1)
-    last = (mx.arange(_BLOCK) * (inside > 0)).max(axis=-1)
-    return block * _BLOCK + mx.minimum(place, last)
+
+    def __init__(self, rows: int, signal_dtype: mx.Dtype, like: mx.array) -> None:
+        self.apart = signal_dtype != mx.float32
+        self._sum = mx.zeros((rows, like.shape[1]))
+        self._scan = Scan(rows)
+        self._dtype = like.dtype
+
+    @property
+    def state(self) -> list[mx.array]:
+        """Everything that later chunks depend on."""
+        return [self._sum, *self._scan.state]
+
+    def add(self, part: Embedding, signal: mx.array | None, mass: mx.array, shrink: mx.array) -> None:
+        if not len(self._sum):
+            return
+        if signal is not None:
+            mass, shrink = self._scan.add(signal)
+        self._sum = self._sum * shrink[:, None] + part.mix(mass[:, : len(part)].astype(self._dtype))
+
+    def result(self, total: mx.array) -> mx.array:
+        return (self._sum / (self._scan.total if self.apart else total)[:, None]).astype(self._dtype)
+
+
+def _scores(raw: mx.array, cap: float, scale: mx.array) -> mx.array:
+    """Softcapped logits over temperature, padded to whole blocks with what has no mass."""
+    scores = mx.tanh(raw.astype(mx.float32) * (1 / cap)) * scale
+    missing = -raw.shape[1] % BLOCK
+    return mx.pad(scores, [(0, 0), (0, missing)], constant_values=_NEVER) if missing else scores
+
+
+def _block(logits: list[mx.array], block: mx.array, cap: float, scale: mx.array) -> mx.array:
+    """The scores of one block a row, [R, BLOCK]."""
+    ids = block.astype(mx.int32)[:, None] * BLOCK + mx.arange(BLOCK)
+    raw = mx.zeros(ids.shape, logits[0].dtype)
+    for chunk, part in enumerate(logits):
+        local = ids - chunk * CHUNK
+        found = mx.take_along_axis(part, mx.clip(local, 0, part.shape[1] - 1), axis=1)
+        raw = mx.where((local >= 0) & (local < CHUNK), found, raw)
+    vocab = sum(part.shape[1] for part in logits)
+    return mx.where(ids < vocab, _scores(raw, cap, scale), _NEVER)

@@ -13,6 +13,7 @@ from dgemma.config import LayerShape, ModelConfig
 from dgemma.errors import CheckpointError
 from dgemma.names import DECODER, EMBEDDING, ENCODER, MULTIPLIER, Plan, module
 from dgemma_mlx.attention import Attention
+from dgemma_mlx.kernels import Kernels
 from dgemma_mlx.model import MLP, Layer, Model, SelfConditioning
 from dgemma_mlx.moe import MoE, Router
 from dgemma_mlx.quant import (
@@ -30,7 +31,9 @@ from dgemma_mlx.quant import (
 )
 
 
-def load_model(checkpoint: Checkpoint, config: ModelConfig, device: mx.Device, dtype: mx.Dtype) -> Model:
+def load_model(
+    checkpoint: Checkpoint, config: ModelConfig, device: mx.Device, dtype: mx.Dtype, kernels: Kernels
+) -> Model:
     """Read every text tensor; norms and router scales become float32, the rest `dtype`, packed weights stay packed."""
     read = Reader(checkpoint, checkpoint.plan(config), device, dtype)
     read.check_duplicates()
@@ -43,6 +46,7 @@ def load_model(checkpoint: Checkpoint, config: ModelConfig, device: mx.Device, d
         norm=read.exact(DECODER + "norm.weight"),
         dtype=dtype,
         device=device,
+        kernels=kernels,
     )
 
 

@@ -12,19 +12,33 @@ from dgemma.tokenizer import Tokenizer
 
 NAME = "scripted"
 ENTRY = "scripted_backend:open_scripted"
+TURN = 105
 
 
 class Context:
     def __init__(self) -> None:
-        self.length = 0
-        self.prompt: int | None = None
+        self.tokens: list[int] = []
+        self.first: int | None = None
         self.open = True
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def prompt(self) -> int:
+        """Where the answer begins: behind the last turn's head, or where the first prediction was asked for."""
+        turns = [index for index, token in enumerate(self.tokens) if token == TURN]
+        if turns:
+            return turns[-1] + 1 + len("model\n")
+        self.first = self.length if self.first is None else self.first
+        return self.first
 
     def settle(self) -> None:
         pass
 
     def truncate(self, length: int) -> bool:
-        self.length = length
+        del self.tokens[length:]
         return True
 
     def start_canvas(self) -> None:
@@ -57,22 +71,17 @@ class Scripted:
         assert isinstance(context, Context) and context.open
         if isinstance(job, EncodeJob):
             return self._encode(context, job)
-        if context.prompt is None:
-            context.prompt = context.length
         return self._answer(context, context.length, job.tokens.size)
 
     def _encode(self, context: Context, job: EncodeJob) -> Prediction | None:
         before = context.length
-        context.length += job.tokens.size
+        context.tokens += job.tokens.tolist()
         if job.predict == "none":
             return None
-        if context.prompt is None:
-            context.prompt = context.length
         first = context.length if job.predict == "last" else before + 1
         return self._answer(context, first, context.length + 1 - first)
 
     def _answer(self, context: Context, first: int, size: int) -> Prediction:
-        assert context.prompt is not None
         start = first - context.prompt
         tokens = np.array((self.script[start:] + [106] * size)[:size], np.int32)
         return Prediction(tokens, tokens, np.full(size, self.entropy, np.float32))
@@ -85,4 +94,4 @@ def open_scripted(folder: Path, options: BackendOptions) -> Scripted:
 
 
 def _read(path: Path, default: str) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else default
+    return path.read_bytes().decode() if path.exists() else default

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from dgemma import infill
 from dgemma.answer import Answer
 from dgemma.backend import Backend, BackendOptions, load_backend
 from dgemma.config import GenerationDefaults
@@ -17,6 +18,7 @@ from dgemma.errors import require
 from dgemma.fit import check_fit
 from dgemma.generation import Generation, Origin, Stream
 from dgemma.hub import DEMO, Located, locate
+from dgemma.infill import Filled
 from dgemma.modes import mode_of
 from dgemma.session import Session
 from dgemma.settings import Settings
@@ -73,7 +75,7 @@ class Model:
         """Its name, revision, backend, device and, where the backend tells them, kernels."""
         kernels = getattr(self.backend, "kernels", None)
         located, backend = self.located, self.backend
-        return Origin(located.name, located.revision, backend.name, backend.device, kernels and str(kernels))
+        return Origin(located.name, located.revision, backend.name, backend.device, kernels and dict(kernels))
 
     def generate(self, prompt: Prompt, settings: Settings | None = None, **overrides: Any) -> Generation:
         """Answer one prompt (a text, or messages with roles and contents). Overrides are fields of `Settings`."""
@@ -109,6 +111,30 @@ class Model:
         from dgemma.chat import Chat
 
         return Chat(self, (settings or Settings()).with_(**overrides))
+
+    def fill(
+        self,
+        text: str,
+        instruction: str | None = None,
+        lengths: Iterable[int] | None = None,
+        settings: Settings | None = None,
+        **overrides: Any,
+    ) -> Filled:
+        """Fill every `<fill>` and `<fill:N>` of a text; see `dgemma.infill.fill`."""
+        return infill.fill(self, text, instruction, lengths, (settings or Settings()).with_(**overrides))
+
+    def edit(
+        self,
+        text: str,
+        lines: tuple[int, int],
+        instruction: str | None = None,
+        lengths: Iterable[int] | None = None,
+        warm: bool = False,
+        settings: Settings | None = None,
+        **overrides: Any,
+    ) -> Filled:
+        """Rewrite some lines of a text; see `dgemma.infill.edit`."""
+        return infill.edit(self, text, lines, instruction, lengths, warm, (settings or Settings()).with_(**overrides))
 
     def prompt_text(self, prompt: Prompt, settings: Settings) -> str:
         """What the model reads: the prompt through the chat template, or with `raw` as it is behind a bos token."""

@@ -6,7 +6,7 @@ The core owns every decision and every random number; a backend only computes. N
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -108,18 +108,25 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """How to open a backend. `dtype` None: the checkpoint's on an accelerator, float32 on a CPU."""
+    """How to open a backend. `dtype` None: the checkpoint's on an accelerator, float32 on a CPU.
+
+    `kernels` "reference" computes with the naive twins only. `self_conditioning` "auto" is sparse where that is within
+    the rounding of the dtype.
+    """
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    kernels: Literal["auto", "reference"] = "auto"
+    self_conditioning: Literal["auto", "exact", "sparse"] = "auto"
 
 
 class Backend(Protocol):
-    """A loaded model on one device."""
+    """A loaded model on one device; `kernels` says which implementation computes what."""
 
     name: str
     device: str
     config: ModelConfig
+    kernels: Mapping[str, str]
 
     def open(self) -> Context:
         """A fresh, empty context."""

@@ -22,7 +22,7 @@ class Origin:
     revision: str | None
     backend: str
     device: str
-    kernels: str | None = None
+    kernels: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Stream(Iterator[Event]):
     ) -> None:
         self._engine, self._answers, self._origin, self._finished = engine, answers, origin, finished
         self._handles = [engine.submit(request) for request in requests]
-        self._seeds = [request.seed for request in requests]
+        self.seeds = [request.seed for request in requests]
         self._unsettled = [0] * len(answers)
         self._results: dict[int, Generation] = {}
         self._events: Iterator[Event] = iter(())
@@ -135,7 +135,7 @@ class Stream(Iterator[Event]):
             tool_calls=answer.tool_calls,
             tokens=tuple(answer.tokens),
             finish_reason=finish.reason,
-            seed=self._seeds[index],
+            seed=self.seeds[index],
             origin=self._origin,
             stats=finish.stats,
             unsettled_canvases=self._unsettled[index],

@@ -30,9 +30,12 @@ class Session:
         return len(self._ids)
 
     def borrow(self, prompt: Sequence[int]) -> Context:
-        """A context that holds as much of `prompt` as can be kept, and nothing else. Give it back afterwards."""
+        """A context that holds as much of `prompt` as can be kept, and nothing else. Give it back afterwards.
+
+        The last token is always left to encode, because the causal modes begin with what follows it.
+        """
         require(not self._lent, "The conversation is already generating.", "Finish or close its stream first.")
-        context, keep = self._context, _common(self._ids, prompt)
+        context, keep = self._context, min(_common(self._ids, prompt), len(prompt) - 1)
         self._context, self._ids = None, ()
         if context is not None and not (keep and context.truncate(keep)):
             context.close()
@@ -40,7 +43,7 @@ class Session:
         self._lent = True
         if context is None:
             return self._backend.open()
-        if keep < len(prompt):
+        if keep < len(prompt) - 1:
             context.settle()
         return context
 

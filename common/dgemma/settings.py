@@ -9,6 +9,7 @@ from typing import Any
 
 from dgemma.config import GenerationDefaults
 from dgemma.errors import require
+from dgemma.quality import guarded
 from dgemma.schedule import Denoising
 
 _SEED_BITS = 32
@@ -21,8 +22,8 @@ class Settings:
     `temperature` is constant (0: the sample is the argmax), `temperature_range` runs from (min, max) over the steps.
     `raw` gives the prompt to the model without the chat template and returns the text with its markers in place.
     `mode` is "diffusion", "ar", "verified" or "hybrid"; in the last three `temperature` is that of the causal model (0
-    where absent) and canvases keep their own. `draft_steps` is a number or "auto". `warm_start` is a text that the
-    answer's canvases start from instead of noise.
+    where absent) and canvases keep their own. `draft_steps` is a number or "auto", `quality` "reference", "balanced" or
+    "fast" (see `dgemma.quality`). `warm_start` is a text that the answer's canvases start from instead of noise.
     """
 
     max_tokens: int = 1024
@@ -55,13 +56,14 @@ class Settings:
 
     def denoising(self, defaults: GenerationDefaults) -> Denoising:
         """How canvases are denoised under these settings."""
-        return Denoising.from_defaults(
+        denoising = Denoising.from_defaults(
             defaults,
             steps=self.steps,
             entropy_bound=self.entropy_bound,
             temperature=self.temperature if self.mode == "diffusion" else None,
             temperature_range=self.temperature_range,
         )
+        return guarded(denoising, self.quality, defaults.eos_token_ids)
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

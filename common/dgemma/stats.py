@@ -60,8 +60,6 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._start = self.clock()
-        if self.cached_tokens == self.prompt_tokens:
-            self._prefilled = self._start
 
     def encoded(self, start: int, stop: int) -> None:
         """A pass put the tokens `start` to `stop` into the cache."""

@@ -70,7 +70,7 @@ def test_leaving(talk: Talk, leave: str) -> None:
         (["/save"], "Name a file"),
         (["/load /nowhere"], "cannot be read"),
         (["/save /nowhere/x"], "cannot be written"),
-        (["one", "/stats"], "1 turns · 6 tokens generated"),
+        (["one", "/stats"], "1 turn · 6 tokens generated"),
         (["/what"], "no command /what"),
         (["/set temperature 0.5", "/set temperature_range 0.1,0.2", "one"], "exclude"),
     ],
@@ -97,9 +97,9 @@ def test_again_with_a_seed(talk: Talk) -> None:
 
 def test_save_and_load(talk: Talk, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
-    assert "Saved 1 turns" in talk("/system Be brief.", "one", f"/save {path}").stderr
+    assert "Saved 1 turn" in talk("/system Be brief.", "one", f"/save {path}").stderr
     assert [m["role"] for m in json.loads(path.read_text())["messages"]] == ["system", "user", "assistant"]
-    assert "Loaded 1 turns" in (found := talk(f"/load {path}", "/undo", "/stats").stderr) and "Taken back: one" in found
+    assert "Loaded 1 turn" in (found := talk(f"/load {path}", "/undo", "/stats").stderr) and "Taken back: one" in found
 
 
 def test_show_live_needs_a_terminal(talk: Talk) -> None:

@@ -161,7 +161,6 @@ def test_prompt_sources(
         (["hi", "--mode", "verified", "--draft-steps", "few"], 2, "a number or auto"),
         (["hi", "--warm-start", "/nowhere"], 2, "/nowhere cannot be read"),
         (["hi", "--show", "live"], 2, "--show live"),
-        (["hi", "--trace", "t.jsonl"], 4, "--trace"),
         (["hi", "--kernels", "reference"], 4, "--kernels"),
     ],
 )

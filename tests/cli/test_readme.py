@@ -10,6 +10,7 @@ from dgemma import errors
 from dgemma.cli import app
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 HELP = CliRunner().invoke(app, ["generate", "--help"]).stdout
 REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 

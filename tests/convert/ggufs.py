@@ -21,13 +21,17 @@ PYTHON_QUANTIZES = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.
 
 
 def write(
-    path: Path, choose: Choose, raw: dict[str, Any] | None = None, settings: dict[str, Any] | None = None
+    path: Path,
+    choose: Choose,
+    raw: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    split: bool = False,
 ) -> Path:
     """The tiny model with every matrix in the type that `choose(canonical name)` says."""
     raw = raw or models.config()
     writer = gguf.GGUFWriter(path, ARCH)
     metadata(writer, raw["text_config"], raw["canvas_length"], settings or {})
-    for name, tensor in models.weights(raw).items():
+    for name, tensor in (split_experts(models.weights(raw)) if split else models.weights(raw)).items():
         values = tensor.numpy()
         kind = choose(name) if values.ndim > 1 else Kind.F32
         data = values if kind == Kind.F32 else encode(values, kind)
@@ -40,6 +44,18 @@ def write(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def split_experts(tensors: models.Tensors) -> models.Tensors:
+    """Gate and up stacks as tensors of their own, as older converters write them."""
+    found: models.Tensors = {}
+    for name, value in tensors.items():
+        if name.endswith("gate_up_proj"):
+            for half, part in zip(("gate_proj", "up_proj"), value.chunk(2, 1), strict=True):
+                found[name.replace("gate_up_proj", f"switch_glu.{half}.weight")] = part.contiguous()
+        else:
+            found[name] = value
+    return found
 
 
 def metadata(writer: gguf.GGUFWriter, text: dict[str, Any], canvas: int, settings: dict[str, Any]) -> None:

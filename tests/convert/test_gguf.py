@@ -65,6 +65,24 @@ def test_a_mixture_of_types_runs_alike_on_both_backends(tmp_path: Path) -> None:
     assert close(logits(tmp_path / "out", "mlx"), logits(tmp_path / "out", "cuda"), 1e-4)
 
 
+def test_gate_and_up_of_their_own(tmp_path: Path) -> None:
+    fused = ggufs.write(tmp_path / "fused.gguf", lambda name: Kind.Q8_0)
+    split = ggufs.write(tmp_path / "split.gguf", lambda name: Kind.Q8_0, split=True)
+    for path in (fused, split):
+        converted(path, tmp_path / path.stem)
+    names = {"model.safetensors", "config.json"}
+    assert all((tmp_path / "fused" / n).read_bytes() == (tmp_path / "split" / n).read_bytes() for n in names)
+    mixed = {"gate_proj": Kind.Q8_0, "up_proj": Kind.Q4_0}
+    path = ggufs.write(
+        tmp_path / "mixed.gguf",
+        lambda name: next((kind for part, kind in mixed.items() if f"switch_glu.{part}" in name), Kind.F16),
+        split=True,
+    )
+    report = converted(path, tmp_path / "mixed")
+    stack = report["model.decoder.layers.0.experts.gate_up_proj"]
+    assert (stack["from"], stack["to"], stack["label"]) == ("Q4_0 + Q8_0", "affine 8-bit g32", "requantized")
+
+
 def test_configuration_and_sampler(tmp_path: Path) -> None:
     settings = {"eb_max_steps": 12, "eb_t_min": 0.3, "eb_entropy_bound": 0.2}
     path = ggufs.write(tmp_path / "m.gguf", lambda name: Kind.F16, settings=settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dgemma.errors import CheckpointError, DgemmaError, UnsupportedError
+from dgemma.errors import DgemmaError, UnsupportedError
 from dgemma_convert import Options, convert
 from tests.convert import ggufs, models, test_modelopt
 
@@ -98,7 +99,8 @@ def test_gguf_scales_that_are_not_numbers(tmp_path: Path) -> None:
 
 def test_safetensors_header_of_100_mb(tmp_path: Path) -> None:
     folder = models.hub(tmp_path / "source")
-    (folder / "model.safetensors").write_bytes((100_000_000).to_bytes(8, "little") + b'{"a":' + b" " * 100_000_000)
+    (folder / "model.safetensors").write_bytes((100_000_000).to_bytes(8, "little") + b'{"a":')
+    os.truncate(folder / "model.safetensors", 100_000_100)
     refused(folder, tmp_path / "out", "not a safetensors file")
 
 
@@ -161,5 +163,4 @@ def test_scales_without_a_description(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "packed" / "config.json").read_text())
     del config["quantization"]
     (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError):
-        convert(tmp_path / "packed", tmp_path / "out", Options())
+    refused(tmp_path / "packed", tmp_path / "out", "does not explain")

@@ -142,8 +142,9 @@ class Faults:
     def _torn(self, write: object, args: tuple[object, ...]) -> None:
         """Half of the array arrives before the kill."""
         files, name, offset, array = args
-        if self.calls == self.last:
-            write(files, name, offset, array[: len(array) // 2])  # type: ignore[operator,index,arg-type]
+        half = array.reshape(-1)[: array.size // 2]  # type: ignore[attr-defined]
+        if self.calls == self.last and half.size:
+            write(files, name, offset, half)  # type: ignore[operator]
         self._tick()
         write(*args)  # type: ignore[operator]
 

@@ -91,8 +91,10 @@ def test_again_and_undo(model: dgemma.Model, monkeypatch: pytest.MonkeyPatch) ->
         counts = encoded(monkeypatch, model)
         again = chat.regenerate(seed=2)
         assert again.tokens == second.tokens and again.text == second.text and len(chat.turns) == 2
-        assert again.stats.cached_tokens == again.stats.prompt_tokens and again.stats.prefill_s < again.stats.total_s
-        assert sum(counts) == chat.cached_tokens - again.stats.prompt_tokens
+        assert (
+            again.stats.cached_tokens == again.stats.prompt_tokens - 1 and again.stats.prefill_s < again.stats.total_s
+        )
+        assert sum(counts) == chat.cached_tokens - again.stats.prompt_tokens + 1
         assert chat.undo().prompt == "12+30" and [turn.answer for turn in chat.turns] == [first.text]
         assert chat.send("12+30", seed=2).tokens == second.tokens
         chat.undo(), chat.undo()
@@ -115,6 +117,16 @@ def test_settings_may_change_between_turns(model: dgemma.Model) -> None:
         chat.settings = chat.settings.with_(system="Be brief.", think=True)
         history = [*chat.messages, {"role": "user", "content": "12+30"}]
         assert chat.send("12+30", seed=3).tokens == model.generate(history, chat.settings, seed=3).tokens
+
+
+@pytest.mark.parametrize("mode", ["ar", "verified", "hybrid"])
+def test_other_modes(model: dgemma.Model, mode: str) -> None:
+    with model.chat(max_tokens=12, mode=mode) as chat:
+        for prompt in ("hello", "12+30"):
+            history = [*chat.messages, {"role": "user", "content": prompt}]
+            assert chat.send(prompt, seed=1).tokens == model.generate(history, chat.settings, seed=1).tokens
+        last = chat.turns[-1].answer
+        assert chat.regenerate(seed=1).text == last
 
 
 def test_an_abandoned_stream_leaves_no_trace(scripted: dgemma.Model) -> None:

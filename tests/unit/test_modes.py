@@ -14,16 +14,21 @@ from hypothesis import strategies as st
 from dgemma.autoregressive import Autoregressive
 from dgemma.backend import DenoiseJob, Prediction
 from dgemma.drafting import AutoSteps, FixedSteps, Round
-from dgemma.engine import Request, StopTokens
+from dgemma.engine import Engine, Request, StopTokens
 from dgemma.errors import DgemmaError, UsageError
 from dgemma.events import Block, Draft, Event
 from dgemma.noise import Noise
+from dgemma.session import Session
 from dgemma.speculative import Moment
 from dgemma.verified import AnyOf, Hybrid, Unsettled, Verified, WhileThinking
 from tests.unit.fake_backend import FakeBackend, FakeContext, Script, next_token, predict
 from tests.unit.test_engine import blocks, denoising, finish, request, run, story
 
 VOCAB = 64
+
+
+def run_kept(backend: FakeBackend, each: Request) -> list[Event]:
+    return list(Engine(backend).stream([each]))
 
 
 def tokens(events: Sequence[Event], handle: int = 0) -> list[int]:
@@ -260,6 +265,18 @@ def test_an_unsettled_draft_that_starts_wrong_costs_no_verification() -> None:
     events = run(backend, request(max_tokens=2, mode=Hybrid(Unsettled(0.01))))
     assert backend.shapes == ["e3 d", "d", "d", "e1 d", "d", "d"]
     assert tokens(events) == continuation((5, 6, 7), 2)
+
+
+@pytest.mark.parametrize("mode", [Autoregressive(), Verified(0.0, FixedSteps(1))])
+def test_a_session_lends_its_cache_and_a_token_to_predict_from(mode: Any) -> None:
+    backend = FakeBackend(drafter(ADVERSARIES["wrong in the middle"]))
+    session = Session(backend)
+    for _ in range(2):
+        events = run_kept(backend, request(range(2, 8), 6, mode=mode, session=session))
+        assert tokens(events) == continuation(range(2, 8), 6)
+        assert session.cached <= 12
+    assert finish(events).stats.cached_tokens == 5
+    session.close()
 
 
 def test_policies() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from dgemma import __version__
@@ -46,7 +46,7 @@ class Ours:
             revision=origin.revision,
             backend=origin.backend,
             device=origin.device,
-            kernels=origin.kernels,
+            kernels=_named(origin.kernels),
             sampler=_SAMPLERS[mode],
             dtype=dtype,
             **describe(model.folder),
@@ -159,6 +159,7 @@ class _TimedBackend:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self.name, self.device, self.config = inner.name, inner.device, inner.config
+        self.kernels = inner.kernels
         self.open, self.memory = inner.open, inner.memory
         self.seconds, self.encoded, self.canvas = 0.0, False, 0
 
@@ -187,3 +188,7 @@ def open_engine(target: Target) -> Ours:
 
 def _rates(backend: Backend) -> Rates | None:
     return host_rates() if backend.device == "cpu" else device_rates(_LIBRARY.get(backend.name, backend.name))
+
+
+def _named(kernels: Mapping[str, str] | None) -> str | None:
+    return ", ".join(f"{part} {name}" for part, name in kernels.items()) if kernels else None

@@ -15,8 +15,10 @@ from dgemma.cli.chat import chat
 from dgemma.cli.completion import completion
 from dgemma.cli.convert import convert
 from dgemma.cli.doctor import doctor
+from dgemma.cli.fill import edit, fill
 from dgemma.cli.generate import generate
 from dgemma.cli.models import app as models
+from dgemma.cli.trace import app as trace
 from dgemma.signals import install
 
 EXIT_CODES = (
@@ -35,10 +37,11 @@ app = typer.Typer(
     context_settings=_HELP_FLAGS,
     epilog=EXIT_CODES,
 )
-for _command in (generate, chat, convert, doctor, completion):
+for _command in (generate, chat, fill, edit, convert, doctor, completion):
     app.command(epilog=EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
 app.add_typer(models, name="models", context_settings=_HELP_FLAGS)
 app.add_typer(bench, name="bench", epilog=EXIT_CODES, context_settings=_HELP_FLAGS)
+app.add_typer(trace, name="trace", epilog=EXIT_CODES, context_settings=_HELP_FLAGS)
 
 
 def main() -> None:

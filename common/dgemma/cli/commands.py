@@ -106,7 +106,7 @@ class Commands:
 
     def _undo(self, argument: str) -> str:
         turn = self._chat.undo()
-        return f"Taken back: {_short(turn.prompt)} ({len(self._chat.turns)} turns left)"
+        return f"Taken back: {_short(turn.prompt)} ({self._turns()} left)"
 
     def _save(self, argument: str) -> str:
         path = _path(argument)
@@ -114,7 +114,7 @@ class Commands:
             self._chat.save(path)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error}.") from error
-        return f"Saved {len(self._chat.turns)} turns to {path}."
+        return f"Saved {self._turns()} to {path}."
 
     def _load(self, argument: str) -> str:
         path = _path(argument)
@@ -122,11 +122,15 @@ class Commands:
             self._chat.load(path)
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error}.") from error
-        return f"Loaded {len(self._chat.turns)} turns from {path}."
+        return f"Loaded {self._turns()} from {path}."
+
+    def _turns(self) -> str:
+        count = len(self._chat.turns)
+        return "1 turn" if count == 1 else f"{count} turns"
 
     def _stats(self, argument: str) -> str:
         limit = self._chat.model.backend.config.max_position_embeddings
-        total = f"{len(self._chat.turns)} turns · {self.count} tokens generated"
+        total = f"{self._turns()} · {self.count} tokens generated"
         held = f"{self._chat.cached_tokens} of {limit} positions in the cache"
         return "\n".join([f"{total} · {held}", *([stats_line(self.last)] if self.last else [])])
 

@@ -64,7 +64,7 @@ def convert(
             plan = converter.preview(path, options)
             terminal.write(dump(_reports().as_dict(plan)) if json else _reports().table(plan))
             return
-        with _progress(quiet or json) as show:
+        with _progress(quiet or json) as show, _hint(terminal):
             report = converter.convert(path, target, options, verify=verify, resume=resume, progress=show)
         if json:
             terminal.write(dump(report))
@@ -83,6 +83,15 @@ def _locate(source: str, offline: bool, terminal: Terminal) -> Path:
     from dgemma.hub import locate
 
     return locate(source, offline, terminal.note).folder
+
+
+@contextmanager
+def _hint(terminal: Terminal) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal.note("Interrupted; the same command with --resume goes on from here.", always=True)
+        raise
 
 
 @contextmanager

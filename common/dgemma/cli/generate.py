@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from dgemma.cli import options as o
 from dgemma.cli.loading import load_model
 from dgemma.cli.prompt import read_prompt, read_start
+from dgemma.cli.recording import recorder
 from dgemma.cli.terminal import Interrupts, Terminal, check_show, exit_codes
 from dgemma.errors import UsageError
 
@@ -62,13 +64,12 @@ def generate(
       dgemma generate -f notes.txt "Summarize this" --json
     """
     with exit_codes(verbose):
-        o.refuse(
-            {"--trace": trace, "--kernels": kernels, "--quality": quality, "--self-conditioning": self_conditioning}
-        )
+        o.refuse({"--kernels": kernels, "--self-conditioning": self_conditioning})
         _check_output(json, jsonl, show)
         sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
+        sampling["quality"] = quality
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
@@ -77,7 +78,7 @@ def generate(
             if verbose:
                 terminal.note(f"{loaded.origin}", always=True)
             output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
-            code = _answer(loaded, text, {**sampling, **wording, "max_tokens": max_tokens}, output, terminal)
+            code = _answer(loaded, text, {**sampling, **wording, "max_tokens": max_tokens}, output, terminal, trace)
         raise typer.Exit(code)
 
 
@@ -89,12 +90,16 @@ def _check_output(json: bool, jsonl: bool, show: str) -> None:
     check_show(show)
 
 
-def _answer(model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal) -> int:
+def _answer(
+    model: Model, text: str, settings: _Fields, output: dict[str, bool], terminal: Terminal, trace: Path | None
+) -> int:
     from dgemma.cli.printer import Output, Printer
 
     printer = Printer(terminal, Output(**output), model)
-    with Interrupts() as interrupts, model.stream(text, **settings) as stream:
+    with Interrupts() as interrupts, recorder(trace) as record, model.stream(text, **settings) as stream:
+        record.start(model, stream.seeds[0], settings)
         for event in stream:
+            record.event(event)
             printer.event(event, stream)
             if interrupts.code:
                 stream.cancel()

@@ -90,13 +90,16 @@ NoColor = Annotated[
 ]
 Quiet = Annotated[bool, Option("-q", "--quiet", help="Nothing on standard error but errors.")]
 Verbose = Annotated[bool, Option("-v", "--verbose", help="Say what runs where; tracebacks with errors.")]
-Trace = Annotated[str | None, _planned("--trace")]
+Trace = Annotated[Path | None, Option("--trace", metavar="FILE", help="Record every step for dgemma trace.")]
 Kernels = Annotated[str | None, _planned("--kernels")]
 SelfConditioning = Annotated[str | None, _planned("--self-conditioning")]
 DraftSteps = Annotated[
     str | None, Option("--draft-steps", metavar="N|auto", help="Denoising steps of a draft in modes verified, hybrid.")
 ]
-Quality = Annotated[str | None, _planned("--quality")]
+Quality = Annotated[
+    Literal["fast", "balanced", "reference"] | None,
+    Option("--quality", help="Finish canvases sooner at some cost in accuracy; reference changes nothing."),
+]
 WarmStart = Annotated[
     Path | None, Option("--warm-start", metavar="FILE", help="Start the answer's canvases from this text, not noise.")
 ]

@@ -32,7 +32,7 @@ Show = Literal["auto", "live", "blocks", "none"]
 class Terminal:
     """Standard error for people, standard output for the answer's bytes.
 
-    Where both are one terminal the canvas is drawn below the text, and a line of text is printed once it is complete.
+    Where both are one terminal canvases are drawn below the text, whose lines are then printed once they are complete.
     `show` as the flag: auto and live draw, blocks and none do not.
     """
 
@@ -57,13 +57,21 @@ class Terminal:
         """Write to standard output at once; byte for byte where that is not a terminal."""
         if not text:
             return
-        if self._live and not self._held_talk:
+        if self._talking or self._held_talk:
+            self._end_talk()
+        if self._canvas is not None and not self._line_open:
             text = self._held + text
             cut = text.rfind("\n") + 1
             text, self._held = text[:cut], text[cut:]
         if text:
-            self._end_talk()
+            self._pause()
             self._out(text)
+
+    def data(self, raw: bytes) -> None:
+        """Write bytes to standard output as they are."""
+        self._free_line()
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
 
     def note(self, line: str, always: bool = False) -> None:
         """Print a line on standard error, dim on a terminal; `always`: even when quiet."""
@@ -78,14 +86,16 @@ class Terminal:
         """Print a part of a longer text on standard error."""
         if not text or self.quiet:
             return
-        if self._live:
+        if self._held:
+            self._free_line()
+        if self._canvas is not None:
             text = self._held_talk + text
             cut = text.rfind("\n") + 1
             text, self._held_talk = text[:cut], text[cut:]
         if text:
             self._pause()
             self._print(text, "")
-            self._talking = bool(text) and not text.endswith("\n")
+            self._talking = not text.endswith("\n")
 
     def show(self, renderable: RenderableType, plain: str) -> None:
         """Print something drawn with rich on standard error, or `plain` where that cannot be."""
@@ -134,7 +144,7 @@ class Terminal:
         """Show a canvas that is being denoised: itself, or on other terminals how far it is."""
         if self._console is None:
             return
-        if not self._live:
+        if not self._live or self._line_open or self._talking:
             self.progress(" · ".join(draft.summary))
             return
         if self._canvas is None:

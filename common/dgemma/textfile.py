@@ -1,0 +1,83 @@
+"""A text file that is changed in place: its encoding, newlines and permissions stay what they are."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgemma.errors import DgemmaError, UsageError
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """Bytes as text, newlines untranslated. `mark` is the byte order mark, which is no part of the text."""
+
+    text: str
+    encoding: str
+    mark: bytes = b""
+
+    @classmethod
+    def of(cls, data: bytes) -> TextFile:
+        """UTF-8, UTF-16 with a mark, or otherwise Latin-1, which gives every byte back."""
+        mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
+        body = data[len(mark) :]
+        try:
+            return cls(body.decode(encoding), encoding, mark)
+        except UnicodeDecodeError:
+            if b"\0" in data:
+                raise UsageError("This is not a text file.") from None
+            return cls(data.decode("latin-1"), "latin-1")
+
+    @property
+    def newline(self) -> str:
+        """The line end it uses most."""
+        windows = self.text.count("\r\n")
+        return "\r\n" if windows > self.text.count("\n") - windows else "\n"
+
+    def encode(self, text: str) -> bytes:
+        """Bytes of another text in this file's encoding; UsageError where it cannot express it."""
+        try:
+            return self.mark + text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            wrong = text[error.start : error.end]
+            raise UsageError(
+                f"The file's encoding ({self.encoding}) has no {wrong!r}.", "Convert it to UTF-8."
+            ) from None
+
+    def adapt(self, text: str) -> str:
+        """A generated text with this file's line ends."""
+        return text.replace("\r\n", "\n").replace("\n", self.newline)
+
+
+def read(path: Path) -> TextFile:
+    """Raises UsageError where `path` cannot be read."""
+    try:
+        return TextFile.of(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Give `path` (behind links) new contents in one step: readers see the old bytes or the new ones."""
+    target = path.resolve()
+    mode = target.stat().st_mode
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise DgemmaError(f"{target.parent} cannot be written: {error.strerror}.") from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(mode & 0o7777)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

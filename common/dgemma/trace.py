@@ -1,0 +1,174 @@
+"""A generation's every step in a file, one JSON object a line; docs/trace.md describes it.
+
+Writing listens to events and reading gives them back, so tracing cannot change what is generated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dgemma.errors import UsageError
+from dgemma.events import Block, Draft, Event
+
+FORMAT, VERSION = "dgemma-trace", 1
+_LARGEST = 14.0
+_LEVELS = 255
+
+
+class TraceWriter:
+    """Turns the events of one sequence into lines; `spell` gives the text of a token."""
+
+    def __init__(self, write: Callable[[str], object], spell: Callable[[int], str], header: Mapping[str, Any]) -> None:
+        self._write, self._spell = write, spell
+        self._known: set[int] = set()
+        self._last: tuple[int, ...] = ()
+        self._line({"format": FORMAT, "version": VERSION, **header})
+
+    def event(self, event: Event) -> None:
+        """Write one event."""
+        if isinstance(event, Draft):
+            self._draft(event)
+        elif isinstance(event, Block):
+            fields = {"c": event.canvas, "s": event.steps, "ok": event.converged, "b": list(event.tokens)}
+            self._line(fields | self._new(event.tokens))
+        else:
+            self._line({"reason": event.reason, "stats": asdict(event.stats)})
+
+    def _draft(self, draft: Draft) -> None:
+        fields: dict[str, Any] = {
+            "c": draft.canvas,
+            "s": draft.step,
+            "n": draft.steps,
+            "h": draft.mean_entropy,
+        }
+        if draft.step == 1:
+            fields |= {"i": list(draft.tokens), "u": _bits(draft.changed)}
+        else:
+            pairs = enumerate(zip(self._last, draft.tokens, strict=True))
+            fields["d"] = [number for place, (old, new) in pairs if old != new for number in (place, new)]
+        self._last = draft.tokens
+        fields |= {"e": _levels(draft.entropy), "a": _bits(draft.accepted)}
+        self._line(fields | self._new(draft.tokens))
+
+    def _new(self, tokens: Iterable[int]) -> dict[str, dict[str, str]]:
+        fresh = sorted(set(tokens) - self._known)
+        self._known |= set(fresh)
+        return {"t": {str(token): self._spell(token) for token in fresh}} if fresh else {}
+
+    def _line(self, fields: Mapping[str, Any]) -> None:
+        self._write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace read back: its header, the text of every token, its events, and its lines as they stand in the file."""
+
+    header: Mapping[str, Any]
+    texts: Mapping[int, str]
+    events: tuple[Draft | Block, ...]
+    end: Mapping[str, Any] | None
+    lines: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Trace:
+        """Raises UsageError where `path` is not a trace of a version that is known; a cut last line is left out."""
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}.") from error
+        objects = list(_objects(lines))
+        header = objects[0] if objects else {}
+        if header.get("format") != FORMAT:
+            raise UsageError(f"{path} is not a trace.", "Write one with: dgemma generate --trace FILE")
+        if header.get("version") != VERSION:
+            raise UsageError(f"{path} has version {header.get('version')}; this dgemma reads {VERSION}.", "Upgrade it.")
+        try:
+            return cls._of(header, objects[1:], lines[: len(objects)])
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise UsageError(f"{path} is damaged: {error!r}.", "Record it again.") from error
+
+    @classmethod
+    def _of(cls, header: Mapping[str, Any], objects: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> Trace:
+        texts: dict[int, str] = {}
+        events: list[Draft | Block] = []
+        last: tuple[int, ...] = ()
+        for each in objects:
+            texts |= {int(token): text for token, text in each.get("t", {}).items()}
+            if "b" in each:
+                events.append(Block(0, each["c"], tuple(each["b"]), each["s"], each["ok"]))
+            elif "e" in each:
+                events.append(_as_draft(each, last))
+                last = events[-1].tokens
+        end = next((each for each in objects if "reason" in each), None)
+        return cls(header, texts, tuple(events), end, tuple(lines))
+
+    def canvases(self) -> list[tuple[list[Draft], Block | None]]:
+        """The steps of each canvas with the block that it became; None where it never did."""
+        steps: dict[int, list[Draft]] = {}
+        blocks: dict[int, Block] = {}
+        for event in self.events:
+            if isinstance(event, Draft):
+                steps.setdefault(event.canvas, []).append(event)
+            else:
+                blocks[event.canvas] = event
+        return [(found, blocks.get(canvas)) for canvas, found in sorted(steps.items())]
+
+
+def _as_draft(fields: Mapping[str, Any], last: tuple[int, ...]) -> Draft:
+    tokens = np.array(fields.get("i", last), dtype=np.int64)
+    size, changed = tokens.size, np.zeros(tokens.size, dtype=np.bool_)
+    if "i" in fields:
+        changed = _from_bits(fields["u"], size)
+    else:
+        places, ids = fields["d"][::2], fields["d"][1::2]
+        tokens[places], changed[places] = ids, True
+    return Draft(
+        handle=0,
+        canvas=fields["c"],
+        step=fields["s"],
+        steps=fields["n"],
+        tokens=tuple(tokens.tolist()),
+        accepted=tuple(_from_bits(fields["a"], size).tolist()),
+        changed=tuple(changed.tolist()),
+        mean_entropy=fields["h"],
+        entropy=_from_levels(fields["e"]),
+    )
+
+
+def _objects(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(found, dict):
+            return
+        yield found
+
+
+def _levels(entropy: Sequence[float]) -> str:
+    """One byte a position: 255 * sqrt(entropy / 14 nats), in base64."""
+    scaled = np.sqrt(np.clip(np.array(entropy, dtype=np.float64), 0, _LARGEST) / _LARGEST) * _LEVELS
+    return base64.b64encode(np.rint(scaled).astype(np.uint8).tobytes()).decode()
+
+
+def _from_levels(text: str) -> tuple[float, ...]:
+    levels = np.frombuffer(base64.b64decode(text), dtype=np.uint8).astype(np.float64)
+    return tuple(((levels / _LEVELS) ** 2 * _LARGEST).tolist())
+
+
+def _bits(flags: Sequence[bool]) -> str:
+    """One bit a position, the first the highest of its byte, in base64."""
+    return base64.b64encode(np.packbits(np.array(flags, dtype=np.bool_)).tobytes()).decode()
+
+
+def _from_bits(text: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    packed = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
+    return np.unpackbits(packed, count=count).astype(np.bool_)
