@@ -51,7 +51,7 @@ def attend(
 def experts(x: Tensor, ids: Tensor, routing: Tensor, gate_up: Experts, down: Experts) -> Tensor:
     """Of x [N, H], the sum over chosen ids [N, k] of routing * expert(x), one expert after the other."""
     out = torch.zeros(x.shape, device=x.device)
-    for expert in ids.unique().tolist():
+    for expert in sorted(set(ids.flatten().tolist())):
         rows, slots = (ids == expert).nonzero(as_tuple=True)
         ends = torch.full((int(ids.max()) + 1,), len(rows), device=x.device, dtype=torch.int32)
         ends[:expert] = 0

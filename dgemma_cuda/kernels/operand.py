@@ -60,22 +60,25 @@ def of(matrix: Linear | Embedding | Experts) -> Operand | None:
     """The weight of a map; None where no kernel reads its format."""
     if isinstance(matrix, PlainLinear | PlainEmbedding | PlainExperts):
         weight = matrix.weight
-        return Operand(*[weight] * 4, *_shape(weight), PLAIN.value, 1, False)
+        rows, stack = _shape(weight)
+        return Operand(weight, weight, weight, weight, rows, stack, PLAIN.value, 1, False)
     if not isinstance(matrix, PackedLinear | PackedEmbedding | PackedExperts):
         return None
     packed = matrix.packed
     code = _FORMATS.get((packed.spec.mode, packed.spec.bits))
     if code is None:
         return None
-    rest = [packed.scales if each is None else each for each in (packed.scales, packed.biases, packed.multiplier)]
-    octets = packed.weight.contiguous().view(torch.uint8)
+    rows, stack = _shape(packed.weight)
     return Operand(
-        octets,
-        *(each.contiguous() for each in rest),
-        *_shape(packed.weight),
-        code.value,
-        packed.spec.group_size,
-        packed.multiplier is not None,
+        weight=packed.weight.contiguous().view(torch.uint8),
+        scales=packed.scales.contiguous(),
+        biases=(packed.scales if packed.biases is None else packed.biases).contiguous(),
+        multipliers=(packed.scales if packed.multiplier is None else packed.multiplier).contiguous(),
+        rows=rows,
+        stack=stack,
+        format=code.value,
+        group=packed.spec.group_size,
+        scaled=packed.multiplier is not None,
     )
 
 

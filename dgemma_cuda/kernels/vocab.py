@@ -163,8 +163,15 @@ class Signal:
 
     def rows(self, chosen: Tensor) -> Signal:
         """A copy of some rows."""
-        parts = (self.logits, self.temperatures, self.top, self.sum, self.block_tops)
-        return Signal(*(each[chosen] for each in parts), self.cap, self.kind)
+        return Signal(
+            self.logits[chosen],
+            self.temperatures[chosen],
+            self.top[chosen],
+            self.sum[chosen],
+            self.block_tops[chosen],
+            self.cap,
+            self.kind,
+        )
 
 
 def pick(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype) -> tuple[Picks, Signal]:

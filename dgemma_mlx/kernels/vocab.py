@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -173,8 +173,7 @@ class Signal:
 
 def kernel(name: str, inputs: list[str], outputs: list[str], source: str, header: str = HEADER) -> Callable[..., Any]:
     """A Metal kernel; it is compiled when it is first called."""
-    made: Callable[..., Any] = mx.fast.metal_kernel(name, inputs, outputs, source, header)
-    return made
+    return cast("Callable[..., Any]", mx.fast.metal_kernel(name, inputs, outputs, source, header))
 
 
 def template(logits: mx.array, kind: int) -> list[tuple[str, Any]]:
