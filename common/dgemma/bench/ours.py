@@ -159,7 +159,8 @@ class _TimedBackend:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self.name, self.device, self.config = inner.name, inner.device, inner.config
-        self.open, self.memory, self.kernels = inner.open, inner.memory, inner.kernels
+        self.open, self.memory = inner.open, inner.memory
+        self.kernels: Mapping[str, str] = getattr(inner, "kernels", {})
         self.seconds, self.encoded, self.canvas = 0.0, False, 0
 
     def forward(self, jobs: Sequence[Job]) -> list[Prediction | None]:
