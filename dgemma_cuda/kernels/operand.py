@@ -72,14 +72,18 @@ def of(matrix: Linear | Embedding | Experts) -> Operand | None:
     return Operand(
         weight=packed.weight.contiguous().view(torch.uint8),
         scales=packed.scales.contiguous(),
-        biases=(packed.scales if packed.biases is None else packed.biases).contiguous(),
-        multipliers=(packed.scales if packed.multiplier is None else packed.multiplier).contiguous(),
+        biases=_or(packed.biases, packed.scales),
+        multipliers=_or(packed.multiplier, packed.scales),
         rows=rows,
         stack=stack,
         format=code.value,
         group=packed.spec.group_size,
         scaled=packed.multiplier is not None,
     )
+
+
+def _or(tensor: Tensor | None, instead: Tensor) -> Tensor:
+    return (instead if tensor is None else tensor).contiguous()
 
 
 def _shape(weight: Tensor) -> tuple[int, int]:

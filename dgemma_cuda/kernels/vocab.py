@@ -6,7 +6,7 @@ once more into the block that holds the sample. No float32 copy of the logits ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -163,15 +163,8 @@ class Signal:
 
     def rows(self, chosen: Tensor) -> Signal:
         """A copy of some rows."""
-        return Signal(
-            self.logits[chosen],
-            self.temperatures[chosen],
-            self.top[chosen],
-            self.sum[chosen],
-            self.block_tops[chosen],
-            self.cap,
-            self.kind,
-        )
+        names = ("logits", "temperatures", "top", "sum", "block_tops")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
 def pick(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtype: torch.dtype) -> tuple[Picks, Signal]:

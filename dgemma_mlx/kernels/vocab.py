@@ -173,7 +173,7 @@ class Signal:
 
 def kernel(name: str, inputs: list[str], outputs: list[str], source: str, header: str = HEADER) -> Callable[..., Any]:
     """A Metal kernel; it is compiled when it is first called."""
-    return cast("Callable[..., Any]", mx.fast.metal_kernel(name, inputs, outputs, source, header))
+    return cast(Callable[..., Any], mx.fast.metal_kernel(name, inputs, outputs, source, header))
 
 
 def template(logits: mx.array, kind: int) -> list[tuple[str, Any]]:

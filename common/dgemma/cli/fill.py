@@ -136,7 +136,7 @@ def parse_lines(text: str) -> tuple[int, int]:
 def _json(found: Filled) -> bytes:
     from dataclasses import asdict
 
-    from dgemma.cli.report import dump
+    from dgemma.cli.jsonline import dump
 
     fields = {"schema": 1, "text": found.text, "fills": found.fills, "tokens": found.tokens, "entropy": found.entropy}
     origin = {"seed": found.seed, "model": found.origin.model, "revision": found.origin.revision}
