@@ -161,7 +161,6 @@ class _TimedBackend:
         self.name, self.device, self.config = inner.name, inner.device, inner.config
         self.kernels = inner.kernels
         self.open, self.memory = inner.open, inner.memory
-        self.kernels: Mapping[str, str] = getattr(inner, "kernels", {})
         self.seconds, self.encoded, self.canvas = 0.0, False, 0
 
     def forward(self, jobs: Sequence[Job]) -> list[Prediction | None]:
