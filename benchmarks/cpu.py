@@ -8,12 +8,12 @@ is a smoke figure: it says how the engines compare on a processor, not how fast 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.random_model import PRESETS, write
@@ -26,26 +26,41 @@ ENGINES = ("dgemma:mlx", "dgemma:cuda", "transformers", "mlx-vlm")
 def main() -> None:
     """Measure, then write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=["demo", "vocab", []], help="what to measure again; both if none")
     parser.add_argument("-m", "--model", default="demo", help="the trained model")
     parser.add_argument("-r", "--repetitions", type=int, default=5)
-    parser.add_argument("--prompts", type=int, help="only the first prompts of the demo profile")
     parser.add_argument("--steps", type=int, default=8, help="steps a canvas on the random model")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "cpu.jsonl")
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.unlink(missing_ok=True)
-    shared = ["--device", "cpu", "-r", str(options.repetitions), "-o", str(options.output)]
-    few = [] if options.prompts is None else ["--prompts", str(options.prompts)]
-    _bench("run", "-m", options.model, "--profile", "demo", *few, *shared, *_engines())
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = write(Path(scratch) / "random-vocab", PRESETS["vocab"])
-        limits = ["--prompt-tokens", "300", "--steps", str(options.steps), "-n", "256", "--prompts", "1"]
-        _bench("run", "-m", str(folder), "--profile", "fixed", *limits, *shared, *_engines())
+    for part in options.parts or ("demo", "vocab"):
+        {"demo": _demo, "vocab": _vocab}[part](options)
     _bench("report", str(options.output), "-o", str(options.output.with_suffix(".md")))
 
 
-def _engines() -> Sequence[str]:
-    return [part for engine in ENGINES for part in ("--engine", engine)]
+def _demo(options: argparse.Namespace) -> None:
+    _forget(options.output, "demo")
+    _run(options, "-m", options.model, "--profile", "demo")
+
+
+def _vocab(options: argparse.Namespace) -> None:
+    _forget(options.output, "fixed")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = write(Path(scratch) / "random-vocab", PRESETS["vocab"])
+        limits = ["--prompt-tokens", "300", "--steps", str(options.steps), "-n", "256", "--prompts", "1"]
+        _run(options, "-m", str(folder), "--profile", "fixed", *limits)
+
+
+def _run(options: argparse.Namespace, *arguments: str) -> None:
+    engines = [part for engine in ENGINES for part in ("--engine", engine)]
+    shared = ["--device", "cpu", "-r", str(options.repetitions), "-o", str(options.output)]
+    _bench("run", *arguments, *shared, *engines)
+
+
+def _forget(path: Path, profile: str) -> None:
+    """Drop the rows that are about to be measured again."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    path.write_text("".join(line for line in lines if json.loads(line)["profile"] != profile), encoding="utf-8")
 
 
 def _bench(*arguments: str) -> None:

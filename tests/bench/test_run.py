@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dgemma.backend import REGISTRY
+from dgemma.bench import engines
 from dgemma.bench.row import Row, columns, read_rows
 from dgemma.bench.schema import schema
 from scripted_backend import ENTRY, NAME
@@ -90,6 +91,20 @@ def test_an_absent_engine_is_skipped(bench: Run) -> None:
     assert alone.exit_code == 4 and "No engine is left" in alone.stderr
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("no_such_library.engine:open_engine", "no_such_library is not installed. pip install ghost"),
+        ("benchmarks.no_such_file:open_engine", "ghost is part of the repository. Run from a checkout."),
+    ],
+)
+def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, entry: str, words: str) -> None:
+    monkeypatch.setitem(engines.REGISTRY, "ghost", entry)
+    with pytest.raises(engines.EngineMissingError) as caught:
+        engines.open_engine(engines.Target("ghost", None, "demo"))
+    assert caught.value.line() == words
+
+
 def test_engines_take_turns_in_processes_of_their_own(bench: Run) -> None:
     arguments = ("run", "-q", "--engine", "fake:chatty", "--engine", "fake:random", "-r", 2, "--format", "jsonl")
     result = bench(*arguments)
@@ -138,6 +153,7 @@ def test_our_own_engine(bench: Run, scripted: Path) -> None:
     [row] = rows(bench, *arguments, "--profile", "math")
     assert row.backend == NAME and row.device == "cpu" and row.weight_format == "f32" and row.canvas_length == 16
     assert row.quality == 1 and row.samples[0].tokens == 16 and row.steps_per_canvas_max == 2
+    assert row.model == scripted.name and str(scripted.parent) not in row.dump()
     assert row.model_hash and row.copy_gb_s and row.bandwidth_share and set(row.components_ms) == {"backend", "rules"}
     assert validator.is_valid(json.loads(row.dump()))
 

@@ -37,6 +37,7 @@ METRICS = (
     Metric("tok per CPU s", lambda s: s.tokens, lambda s: s.cpu_s, True),
     Metric("first block s", lambda s: s.block_s[0] if s.block_s else None, lambda s: 1.0, False),
     Metric("ms/step", lambda s: sum(s.step_ms) or None, lambda s: len(s.step_ms), False, needs_convergence=False),
+    Metric("CPU s/step", lambda s: s.cpu_s, lambda s: sum(s.steps_per_canvas) or None, False, needs_convergence=False),
     Metric("tok/step", lambda s: s.tokens, lambda s: sum(s.steps_per_canvas) or None, True),
     Metric("quality", lambda s: s.correct, lambda s: s.checkable or None, True),
 )

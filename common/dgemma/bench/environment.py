@@ -16,6 +16,7 @@ from typing import Any
 from dgemma.env import versions
 
 _REPOSITORY = Path(__file__).parents[3]
+_VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "LD_PRELOAD")
 _PEERS = ("transformers", "mlx-vlm", "mlx-lm")
 
 
@@ -31,12 +32,8 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
         "versions": versions() | {name: found for name in _PEERS if (found := version(name))},
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "threads": {
-            name: value
-            for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "LD_PRELOAD")
-            if (value := os.environ.get(name))
-        },
-        "command": " ".join(arguments),
+        "variables": {name: short(value) for name in _VARIABLES if (value := os.environ.get(name))},
+        "command": " ".join(["dgemma", *map(short, arguments[1:])]),
     }
 
 
@@ -46,6 +43,11 @@ def version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def short(text: str) -> str:
+    """A path's last part, so that a row tells nothing about the disk it was measured on; other text as it is."""
+    return Path(text).name if text.startswith(("/", "~", "./", "../")) else text
 
 
 @functools.cache

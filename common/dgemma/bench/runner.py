@@ -13,7 +13,7 @@ from typing import Any
 
 from dgemma.bench.checks import is_right
 from dgemma.bench.engines import Engine, Identity, Limits, Outcome
-from dgemma.bench.environment import machine
+from dgemma.bench.environment import machine, short
 from dgemma.bench.metrics import summarise
 from dgemma.bench.profiles import Point
 from dgemma.bench.prompts import Profile, Prompt
@@ -115,7 +115,7 @@ class Run:
         identity, limits, profile = tally.engine.identity, point.limits, self.profile
         measured = summarise(tally.samples, identity.random_weights)
         measured |= shares(identity, measured["step_ms_p50"], point)
-        measured |= {name: getattr(identity, name) for name in _IDENTITY}
+        measured |= {name: getattr(identity, name) for name in _IDENTITY} | {"model": short(identity.model)}
         return Row(
             schema=SCHEMA,
             label="smoke" if identity.device == "cpu" else "measured",

@@ -15,7 +15,7 @@ _PRIVATE = ("command", "power")
 
 def prepare(rows: Sequence[Row]) -> list[Row]:
     """Rows fit for sharing. Raises UsageError where there are none: smoke rows and busy machines are left out."""
-    kept = [_without_paths(row) for row in rows if row.label == "measured" and not row.busy]
+    kept = [_without_private(row) for row in rows if row.label == "measured" and not row.busy]
     if not kept:
         raise UsageError(
             "Nothing to submit: rows of a CPU (smoke) and of a busy machine are not for publication.",
@@ -37,10 +37,8 @@ def write(rows: Sequence[Row], target: Path | None) -> Path:
     return target
 
 
-def _without_paths(row: Row) -> Row:
-    environment = {name: value for name, value in row.environment.items() if name not in _PRIVATE}
-    is_path = row.model.startswith((".", "/", "~"))
-    return replace(row, environment=environment, model=Path(row.model).name if is_path else row.model)
+def _without_private(row: Row) -> Row:
+    return replace(row, environment={name: value for name, value in row.environment.items() if name not in _PRIVATE})
 
 
 def _slug(text: str) -> str:
