@@ -28,23 +28,22 @@ TASKS = ("sudoku", "add", "sort", "reverse", "json", "count", "fill", "steps", "
 BACKENDS = ("cuda", "mlx")
 FORMATS: dict[str, Options | None] = {
     "original": None,
-    "hub bf16": Options(to="hub", dtype="bf16"),
     "default 4-bit": Options(bits=4),
     "all-8bit": Options(recipe="all-8bit"),
+    "mxfp8": Options(mode="mxfp8", recipe="uniform"),
+    "nvfp4": Options(mode="nvfp4", recipe="uniform"),
+    "mxfp4": Options(mode="mxfp4", recipe="uniform"),
     "experts-only nvfp4": Options(recipe="experts-only"),
     "mixed-4-6": Options(recipe="mixed-4-6"),
-    "affine 8-bit": Options(bits=8, recipe="uniform"),
-    "affine 6-bit": Options(bits=6, recipe="uniform"),
-    "affine 5-bit": Options(bits=5, recipe="uniform"),
+    "hub bf16": Options(to="hub", dtype="bf16"),
+    "affine 6-bit g64": Options(bits=6, recipe="uniform"),
+    "affine 5-bit g64": Options(bits=5, recipe="uniform"),
     "affine 4-bit g64": Options(bits=4, recipe="uniform"),
     "affine 4-bit g32": Options(bits=4, recipe="uniform", group_size=32),
     "affine 3-bit g32": Options(bits=3, recipe="uniform", group_size=32),
     "affine 2-bit g32": Options(bits=2, recipe="uniform", group_size=32),
-    "mxfp8": Options(mode="mxfp8", recipe="uniform"),
-    "mxfp4": Options(mode="mxfp4", recipe="uniform"),
-    "nvfp4": Options(mode="nvfp4", recipe="uniform"),
 }
-EIGHT_BIT = ("all-8bit", "affine 8-bit", "mxfp8")
+EIGHT_BIT = ("all-8bit", "mxfp8")
 _SCALED = (
     ("hub", "bf16, fp16, fp32", "the same", "-", "exact"),
     ("MLX", "affine, mxfp4, nvfp4, mxfp8", "the same", "the same", "exact"),
@@ -128,8 +127,8 @@ def known(path: Path, mark: str, prompts: int) -> list[Row]:
     return [row for row in rows if row["model"] == mark and row["prompts"] == prompts]
 
 
-def measure(options: argparse.Namespace, work: Path, report: Callable[[Row], None]) -> list[Row]:
-    """Every row; those that are known are not measured again."""
+def measure(options: argparse.Namespace, work: Path, report: Callable[[list[Row]], None]) -> None:
+    """Measure every row that is not known; `report` hears of all rows after each."""
     mark = digest(options.model)
     rows = known(options.rows, mark, options.prompts)
     done = {(row["format"], row["backend"]) for row in rows}
@@ -141,8 +140,7 @@ def measure(options: argparse.Namespace, work: Path, report: Callable[[Row], Non
                 row: Row = {"model": mark, "prompts": options.prompts, "format": name, "backend": backend}
                 row |= {"bits": _bits(folder), "accuracy": accuracy(folder, backend, chosen)}
                 rows.append(row)
-                report(row)
-    return rows
+                report(rows)
 
 
 def _bits(folder: Path) -> float:
@@ -172,7 +170,7 @@ def page(rows: Iterable[Row], model: Path, prompts: int) -> str:
         "|---|---|--:|--:|--:|" + "--:|" * len(TASKS),
     ]
     for row in ordered:
-        loss = 100 * (base[row["backend"]] - mean(row))
+        loss = 100 * (base.get(row["backend"], mean(row)) - mean(row))
         cells = [f"{100 * row['accuracy'][task]:.1f}" for task in TASKS]
         head = f"| {row['format']} | {row['backend']} | {row['bits']:.2f} | {100 * mean(row):.1f} | {loss:+.1f} | "
         lines.append(head + " | ".join(cells) + " |")
@@ -189,16 +187,18 @@ def _ways() -> list[str]:
 
 
 def _findings(rows: list[Row], base: dict[str, float]) -> list[str]:
-    def worst(names: Iterable[str]) -> float:
-        return max(100 * (base[row["backend"]] - mean(row)) for row in rows if row["format"] in names)
+    def worst(names: Iterable[str]) -> str:
+        known_base = [row for row in rows if row["format"] in names and row["backend"] in base]
+        losses = [100 * (base[row["backend"]] - mean(row)) for row in known_base]
+        return f"{max(losses):.1f} points" if losses else "(not measured)"
 
     pairs: dict[str, list[float]] = {}
     for row in rows:
         pairs.setdefault(row["format"], []).append(mean(row))
     apart = max(100 * (max(each) - min(each)) for each in pairs.values())
     return [
-        f"* The 8-bit formats lose at most {worst(EIGHT_BIT):.1f} points on average over the tasks.",
-        f"* The default 4-bit recipe loses {worst(['default 4-bit']):.1f} points.",
+        f"* The 8-bit formats lose at most {worst(EIGHT_BIT)} on average over the tasks.",
+        f"* The default 4-bit recipe loses at most {worst(['default 4-bit'])}.",
         f"* The backends differ by at most {apart:.1f} points in any format.",
     ]
 
@@ -214,13 +214,16 @@ def main() -> None:
     options = parser.parse_args()
     options.rows.parent.mkdir(parents=True, exist_ok=True)
 
-    def report(row: Row) -> None:
+    def report(rows: list[Row]) -> None:
+        row = rows[-1]
         with options.rows.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{row['format']:20} {row['backend']:5} {100 * mean(row):5.1f}", file=sys.stderr, flush=True)
+        options.page.write_text(page(rows, options.model, options.prompts))
 
     with tempfile.TemporaryDirectory() as work:
-        rows = measure(options, Path(work), report)
+        measure(options, Path(work), report)
+    rows = known(options.rows, digest(options.model), options.prompts)
     options.page.write_text(page(rows, options.model, options.prompts))
 
 

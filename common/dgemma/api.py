@@ -40,19 +40,23 @@ def load(
     device: Device = "auto",
     dtype: Dtype | None = None,
     offline: bool = False,
+    kernels: Literal["auto", "reference"] = "auto",
+    self_conditioning: Literal["auto", "exact", "sparse"] = "auto",
     report: Callable[[str], None] = lambda line: None,
 ) -> Model:
     """Load a model by alias, repository or folder.
 
     `backend` is "mlx", "cuda" or "auto" (see `dgemma.env.default_backend`); `dtype` None is the checkpoint's on an
-    accelerator and float32 on a CPU. `report` hears of a download. Raises DgemmaError.
+    accelerator and float32 on a CPU; `kernels` and `self_conditioning` as in `dgemma.backend.BackendOptions`. `report`
+    hears of a download. Raises DgemmaError.
     """
     located = locate(model, offline, report)
     name = default_backend() if backend == "auto" else backend
     check_fit(located.folder, name, device, dtype)
     tokenizer = Tokenizer.from_folder(located.folder)
     defaults = GenerationDefaults.from_folder(located.folder)
-    return Model(located, tokenizer, defaults, load_backend(name, located.folder, BackendOptions(device, dtype)))
+    options = BackendOptions(device, dtype, kernels, self_conditioning)
+    return Model(located, tokenizer, defaults, load_backend(name, located.folder, options))
 
 
 @dataclass(slots=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +28,11 @@ from dgemma_convert.source import Run, Source, Weight
 from dgemma_convert.writers import WRITERS
 
 Progress = Callable[[int, int, str], None]
+_Done = tuple[Run, dict[str, Array], Deviation | None]
 REPORT = "dgemma_convert.json"
 _RUN = 1 << 23
 _ROOM = 64_000_000
+_WORKERS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(slots=True)
@@ -72,11 +77,12 @@ def convert(
         journal = Journal(folder, plan)
         meter = _Meter(plan.nbytes * (2 if verify else 1), progress)
         _check_duplicates(plan.source)
-        with Files(folder, shards) as files:
+        with Files(folder, shards) as files, ThreadPoolExecutor(_WORKERS) as pool:
             for item in plan.items:
-                if item.weight.name not in journal.done:
-                    journal.finish(item.weight.name, _write(item, files))
-                meter.add(item.nbytes, item.weight.name)
+                if item.weight.name in journal.done:
+                    meter.add(item.nbytes, item.weight.name)
+                else:
+                    journal.finish(item.weight.name, _write(item, files, pool, meter))
             files.sync()
         report = _describe(folder, plan, shards, journal.done)
         if verify:
@@ -137,19 +143,35 @@ def _check_duplicates(source: Source) -> None:
                 raise CheckpointError(f"{copy.name} differs from {twin}, with which it is tied.")
 
 
-def _write(item: Item, files: Files) -> Deviation | None:
-    deviation = None if item.keeps else Deviation()
+def _write(item: Item, files: Files, pool: Executor, meter: _Meter) -> Deviation | None:
+    total = None if item.keeps else Deviation()
     height = item.weight.rows
-    for run in item.weight.runs(_RUN):
-        if deviation is None:
-            parts = run.piece.parts(run.first, run.stop)
-        else:
-            values = finite(run.piece.values(run.first, run.stop), item.weight.name)
-            parts = _made(values, item)
-            deviation.add(values, _read_back(parts, item))
+    for run, parts, deviation in _ahead(pool, item):
+        if total is not None and deviation is not None:
+            total.merge(deviation)
         for output in item.outputs:
             files.write(output.name, run.row * (output.nbytes // height), parts[output.part])
-    return deviation
+        meter.add(sum(parts[output.part].nbytes for output in item.outputs), item.weight.name)
+    return total
+
+
+def _ahead(pool: Executor, item: Item) -> Iterator[_Done]:
+    """The runs of a weight in order, a few of them in work at a time."""
+    waiting: deque[Future[_Done]] = deque()
+    for run in item.weight.runs(_RUN):
+        waiting.append(pool.submit(_work, run, item))
+        if len(waiting) > _WORKERS:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _work(run: Run, item: Item) -> _Done:
+    if item.keeps:
+        return run, run.piece.parts(run.first, run.stop), None
+    values = finite(run.piece.values(run.first, run.stop), item.weight.name)
+    parts = _made(values, item)
+    return run, parts, Deviation.between(values, _read_back(parts, item))
 
 
 def _made(values: Floats, item: Item) -> dict[str, Array]:
@@ -193,7 +215,7 @@ def _verified(folder: Path, plan: Plan, meter: _Meter) -> dict[str, Any]:
 def _compared(original: Weight, written: Weight) -> Deviation:
     deviation = Deviation()
     for run in original.runs(_RUN):
-        deviation.add(run.piece.values(run.first, run.stop), _rows(written, run))
+        deviation.merge(Deviation.between(run.piece.values(run.first, run.stop), _rows(written, run)))
     return deviation
 
 

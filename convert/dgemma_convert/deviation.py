@@ -19,15 +19,21 @@ class Deviation:
     power: float = 0.0
     count: int = 0
 
-    def add(self, values: Floats, written: Floats) -> None:
-        """Take in some rows. Raises UnsupportedError where the written format cannot hold them."""
+    @classmethod
+    def between(cls, values: Floats, written: Floats) -> Deviation:
+        """Of some rows. Raises UnsupportedError where the written format cannot hold them."""
         difference = np.subtract(written, values, dtype=np.float32)
-        self.largest = max(self.largest, float(np.abs(difference).max(initial=0)))
-        self.squares += float(np.vdot(difference, difference))
-        self.power += float(np.vdot(values, values))
-        self.count += values.size
-        if not np.isfinite(self.largest):
+        largest = float(np.abs(difference).max(initial=0))
+        if not np.isfinite(largest):
             raise UnsupportedError("The weights do not fit the range of the format.", "Use --dtype bf16 or fp32.")
+        return cls(largest, float(np.vdot(difference, difference)), float(np.vdot(values, values)), values.size)
+
+    def merge(self, other: Deviation) -> None:
+        """Take in what another one has gathered."""
+        self.largest = max(self.largest, other.largest)
+        self.squares += other.squares
+        self.power += other.power
+        self.count += other.count
 
     @property
     def rms(self) -> float:

@@ -161,7 +161,6 @@ def test_prompt_sources(
         (["hi", "--mode", "verified", "--draft-steps", "few"], 2, "a number or auto"),
         (["hi", "--warm-start", "/nowhere"], 2, "/nowhere cannot be read"),
         (["hi", "--show", "live"], 2, "--show live"),
-        (["hi", "--kernels", "reference"], 4, "--kernels"),
     ],
 )
 def test_failures_are_one_line(run: Run, arguments: list[str], code: int, words: str) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_piped_answers_are_byte_exact(folder: Path) -> None:
 @pytest.mark.parametrize("command", ["generate hi", "chat"])
 def test_head_takes_one_line(folder: Path, command: str) -> None:
     script(folder, TEXT, pause=0.01)
-    line = " ".join(f"'{part}'" for part in scripted(folder, *command.split()))
+    line = shlex.join(scripted(folder, *command.split()))
     both = f"printf 'hi\\nho\\n' | {line} | head -1; echo ${{PIPESTATUS[1]}}"
     done = subprocess.run(["bash", "-c", both], env=environment(folder.parent), capture_output=True, text=True)
     assert done.stdout.splitlines() == ["Line 0 of the answer.", "0"] and "Traceback" not in done.stderr
@@ -118,7 +119,7 @@ def test_head_takes_one_line(folder: Path, command: str) -> None:
 
 @pytest.mark.parametrize("arguments", [["generate", "hi"], ["chat"]])
 def test_closed_stdin(folder: Path, arguments: list[str]) -> None:
-    line = " ".join(f"'{part}'" for part in scripted(script(folder, "Hello."), *arguments)) + " <&-"
+    line = shlex.join(scripted(script(folder, "Hello."), *arguments)) + " <&-"
     done = subprocess.run(["bash", "-c", line], env=environment(folder.parent), capture_output=True, text=True)
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
@@ -159,7 +160,9 @@ def test_a_conversation(folder: Path) -> None:
         screen.until(">>>")
         screen.send("\x1b[A\x1b[A\x1b[A")
         screen.until("/stats")
-        screen.send("\x03q\n")
+        screen.send("\x03")
+        screen.until("/exit leaves")
+        screen.send("q\n")
         assert screen.finish() == 0
 
 

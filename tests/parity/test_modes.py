@@ -24,7 +24,7 @@ from tests.parity.tiny import WINDOW
 
 RULES = Denoising(ConstantTemperature(0.5), EntropyBound(0.1), StableAndConfident(None, None), steps=3)
 PROMPTS = 50
-TOKENS, LENGTH = 24, 8
+TOKENS, LENGTH = 20, 8
 ADVERSARIES: tuple[Callable[[int, int], bool], ...] = (
     lambda place, position: True,
     lambda place, position: False,

@@ -189,7 +189,7 @@ def test_session_keeps_the_common_prefix() -> None:
     context.tokens += [1, 2, 3, 4]
     session.give_back(context, [1, 2, 3, 4, 5])
     assert session.cached == 4
-    assert session.borrow([1, 2, 9]) is context and context.tokens == [1, 2] and context.settled == 2
+    assert session.borrow([1, 2, 9, 8]) is context and context.tokens == [1, 2] and context.settled == 2
     session.give_back(context, [1, 2])
     assert session.borrow([7]) is not context and context.closed
     assert len(backend.contexts) == 2

@@ -39,9 +39,9 @@ app = typer.Typer(
 )
 for _command in (generate, chat, fill, edit, convert, doctor, completion):
     app.command(epilog=EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
+app.add_typer(trace, name="trace", context_settings=_HELP_FLAGS)
 app.add_typer(models, name="models", context_settings=_HELP_FLAGS)
 app.add_typer(bench, name="bench", epilog=EXIT_CODES, context_settings=_HELP_FLAGS)
-app.add_typer(trace, name="trace", epilog=EXIT_CODES, context_settings=_HELP_FLAGS)
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ def chat(
     dtype: o.Dtype = None,
     mode: o.Mode = "diffusion",
     draft_steps: o.DraftSteps = None,
+    quality: o.Quality = None,
     steps: o.Steps = None,
     entropy_bound: o.EntropyBound = None,
     temp: o.Temp = None,
@@ -47,7 +48,7 @@ def chat(
         check_show(show)
         sampling: dict[str, Any] = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
-        sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps)}
+        sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "quality": quality}
         wording: dict[str, Any] = {"system": system, "think": think, "stop": tuple(stop or ())}
         source: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline}
         with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:

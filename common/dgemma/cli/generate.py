@@ -49,8 +49,8 @@ def generate(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     trace: o.Trace = None,
-    kernels: o.Kernels = None,
-    self_conditioning: o.SelfConditioning = None,
+    kernels: o.Kernels = "auto",
+    self_conditioning: o.SelfConditioning = "auto",
     draft_steps: o.DraftSteps = None,
     quality: o.Quality = None,
     warm_start: o.WarmStart = None,
@@ -64,7 +64,6 @@ def generate(
       dgemma generate -f notes.txt "Summarize this" --json
     """
     with exit_codes(verbose):
-        o.refuse({"--kernels": kernels, "--self-conditioning": self_conditioning})
         _check_output(json, jsonl, show)
         sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
@@ -73,6 +72,7 @@ def generate(
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
+        source |= {"kernels": kernels, "self_conditioning": self_conditioning}
         quiet = quiet or json or jsonl
         with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:
             if verbose:

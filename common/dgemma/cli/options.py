@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from dgemma.errors import UnsupportedError, UsageError
-
-
-def _planned(flag: str) -> Any:
-    return Option(flag, hidden=True)
+from dgemma.errors import UsageError
 
 
 def known_models(incomplete: str) -> list[str]:
@@ -91,8 +86,13 @@ NoColor = Annotated[
 Quiet = Annotated[bool, Option("-q", "--quiet", help="Nothing on standard error but errors.")]
 Verbose = Annotated[bool, Option("-v", "--verbose", help="Say what runs where; tracebacks with errors.")]
 Trace = Annotated[Path | None, Option("--trace", metavar="FILE", help="Record every step for dgemma trace.")]
-Kernels = Annotated[str | None, _planned("--kernels")]
-SelfConditioning = Annotated[str | None, _planned("--self-conditioning")]
+Kernels = Annotated[
+    Literal["auto", "reference"], Option(help="The fastest kernels that run here, or the plain ones that define them.")
+]
+SelfConditioning = Annotated[
+    Literal["auto", "exact", "sparse"],
+    Option(help="The whole product, or only the rows that hold the mass; auto: sparse where that is within rounding."),
+]
 DraftSteps = Annotated[
     str | None, Option("--draft-steps", metavar="N|auto", help="Denoising steps of a draft in modes verified, hybrid.")
 ]
@@ -103,13 +103,6 @@ Quality = Annotated[
 WarmStart = Annotated[
     Path | None, Option("--warm-start", metavar="FILE", help="Start the answer's canvases from this text, not noise.")
 ]
-
-
-def refuse(planned: Mapping[str, object]) -> None:
-    """Raise UnsupportedError for the first flag given that is planned but not built; None and False are "not given"."""
-    for flag, value in planned.items():
-        if value is not None and value is not False:
-            raise UnsupportedError(f"{flag} is not supported by this version.", "Leave it out.")
 
 
 def draft_steps(text: str | None) -> int | str | None:
