@@ -39,7 +39,7 @@ def main() -> None:
 
 def canvas(model: str, home: Path) -> Iterator[Image.Image]:
     """The pictures of one answer being denoised."""
-    prompt = "count from 1 to 40"
+    prompt = "count 17 to 29"
     words = [sys.executable, "-m", "dgemma", "generate", prompt, "-m", model, "--seed", "3", "-n", "160"]
     with Screen(words, environment(home), COLUMNS, 6) as screen:
         shown = ""
@@ -66,7 +66,7 @@ def conversation(model: str, home: Path) -> Iterator[tuple[str, Image.Image]]:
         [sys.executable, "-m", "dgemma", "chat", "-m", model, "--seed", "3"], environment(home), COLUMNS, ROWS
     ) as screen:
         screen.until(">>>")
-        for line in ("12+30", "sort 5 3 9 1", "/regen 4", "/undo", "7+8", "/stats"):
+        for line in ("add 482+1977", "json Ana 31 Rome", "/regen 4", "/undo", "reverse stream", "/stats"):
             before = screen.raw
             screen.send(line + "\n")
             screen.until(lambda s, before=before: len(s.raw) > len(before) + 20 and s.text.endswith(">>>"))

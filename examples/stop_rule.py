@@ -21,7 +21,7 @@ with dgemma.load(MODEL) as model:
                 return count
         return ends(generated)
 
-    prompt = tokenizer.encode(model.prompt_text("count from 1 to 20", settings))
+    prompt = tokenizer.encode(model.prompt_text("count 17 to 29", settings))
     request = Request(prompt, max_tokens=96, denoising=settings.denoising(model.defaults), seed=1, stop=first_line)
     for event in Engine(model.backend).stream([request]):
         if isinstance(event, dgemma.Block):

@@ -42,7 +42,7 @@ def chat(
     \b
     Examples:
       dgemma chat -m dgemma:4bit -s "Answer briefly."
-      printf '12+30\\n7+8\\n' | dgemma chat -q
+      printf 'add 12+30\\nsort gkaqz\\n' | dgemma chat -q
     """
     with exit_codes(verbose):
         check_show(show)
