@@ -120,7 +120,7 @@ class MlxVlm:
 
         self._mx, self._generate = mx, diffusion
         mx.set_default_device(mx.cpu)
-        self.model = load_model(folder)
+        self.model = load_model(folder, strict=False)
         self._length, self._vocab = self.model.config.canvas_length, self.model.config.text_config.vocab_size
         ids = mx.array(tokens(context, self._vocab))[None]
         self._cache = self.model.diffusion_prefill_cache(ids, cache=self.model.make_cache())

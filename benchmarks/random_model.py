@@ -29,8 +29,8 @@ _TEMPLATE = (
 class Shape:
     """Sizes of a random model; every `period`-th layer is full.
 
-    `loudness` is the standard deviation of its logits before the softcap. At 4 the entropies of random canvases (0.5 to
-    2 nats at temperatures between 0.4 and 0.8) resemble those of a canvas half-way through its denoising.
+    `loudness` is the standard deviation of its logits before the softcap. At 4 the mean entropies of random canvases
+    (about 0.3 to 2 nats at temperatures between 0.4 and 0.8) resemble those of a canvas half-way through its denoising.
     """
 
     hidden: int = 256

@@ -21,6 +21,7 @@ from dgemma.quantization import QuantSpec
 _POOL = 1 << 22
 _E2M1_RMS = 2.926
 _HALF_TO_TWO_RMS = 1.25
+_LEAD = 1.15
 _SUBNORMAL = 2.0**-9
 Values = NDArray[np.float32]
 
@@ -93,15 +94,21 @@ class Weights:
         return Entry(name, dtype, shape, make)
 
     def _constant(self, name: str) -> float:
-        """Query and key norms that keep attention soft, router scales that undo its division, loud layers.
-
-        Layers louder than the embedding keep a shallow model from copying its canvas.
-        """
+        """Query and key norms that keep attention soft, router scales that undo its division, and loud layers."""
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             return 0.4
         if name.endswith(("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")):
-            return 3.0
+            return self._layer_loudness()
         return math.sqrt(self._config.hidden_size) if name.endswith("router.scale") else 1.0
+
+    def _layer_loudness(self) -> float:
+        """So loud that a position's own token is a little likelier than the best of all others.
+
+        Quieter layers let the model copy its canvas, louder ones leave nothing but noise.
+        """
+        best = _LEAD * self._loudness * math.sqrt(2 * math.log(self._config.vocab_size))
+        own = self._loudness * math.sqrt(self._config.hidden_size)
+        return math.sqrt(max((own / best) ** 2 - 1, 1.0) / (2 * self._config.num_hidden_layers))
 
     def _std(self, name: str, shape: tuple[int, ...]) -> float:
         return (self._loudness if name == EMBEDDING else 1.0) * shape[-1] ** -0.5

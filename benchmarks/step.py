@@ -116,7 +116,7 @@ def _peers(options: argparse.Namespace) -> None:
 
 
 def _random(folder: Path) -> Path:
-    from benchmarks.step_checkpoint import Shape, write
+    from benchmarks.random_model import Shape, write
 
     return write(folder, Shape())
 

@@ -44,7 +44,10 @@ class MlxCausal:
         if limits.mode == "fixed":
             raise UnsupportedError("mlx_lm always ends at a stop token.", "Use an adaptive profile.")
         messages = [dict(message) for message in prompt.messages]
-        ids = fit(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True), limits.prompt_tokens)
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=prompt.think
+        )
+        ids = fit(self._tokenizer.encode(text, add_special_tokens=False), limits.prompt_tokens)
         arrivals: list[float] = []
         pieces: list[str] = []
         stopped = False

@@ -79,7 +79,9 @@ class TorchCausal:
         messages = [dict(message) for message in prompt.messages]
         if self._tokenizer.chat_template is None:
             raise UnsupportedError("The baseline has no chat template.", "Choose an instruction-tuned model.")
-        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=prompt.think
+        )
         return fit(self._tokenizer.encode(text, add_special_tokens=False), limits.prompt_tokens)
 
     def _stops(self) -> set[int]:

@@ -108,6 +108,23 @@ def test_apple_rows_to_the_millisecond(machine: str, name: str, rounded: int) ->
     assert abs(times(machine, name).weights_ms - rounded) <= 0.6
 
 
+@pytest.mark.parametrize(
+    ("machine", "compute"),
+    [
+        ("M1 Max", 779),
+        ("M1 Max fp16", 439),
+        ("M2 Ultra", 173),
+        ("M3 Ultra", 172),
+        ("M3 Pro", 916),
+        ("M4 Max", 263),
+        ("M5 Pro", 138),
+        ("M5 Max", 69),
+    ],
+)
+def test_apple_rows_compute_at_measured_rates(machine: str, compute: float) -> None:
+    assert times(machine, "mlx-4bit").compute_ms == close(compute)
+
+
 def test_a_checkpoint_is_counted_as_stored(folder: Path) -> None:
     config = ModelConfig.from_folder(folder)
     sizes = stored(Checkpoint.open(folder), config)

@@ -93,7 +93,8 @@ def floor(found: Step, machine: Machine, expert_bits: float = 16, body_bits: flo
 def _compute_ms(found: Step, machine: Machine, expert_bits: float, body_bits: float) -> float:
     experts, body = machine.expert_rate or machine.rate(expert_bits), machine.rate(body_bits)
     rates = dict.fromkeys(found.flops, machine.bf16)
-    rates |= dict.fromkeys(("attention", "dense", "self_conditioning", "router"), body) | {"experts": experts}
+    rates |= dict.fromkeys(("attention", "dense", "self_conditioning", "router"), body)
+    rates |= {"experts": experts, "scores": machine.bf16 * machine.score_share}
     return sum(count / (rates[name] * 1e9) for name, count in found.flops.items())
 
 
