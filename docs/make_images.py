@@ -41,8 +41,20 @@ def main() -> None:
 
 def canvas(model: str, home: Path) -> Iterator[Image.Image]:
     """The pictures of one answer being denoised: every step, where a terminal would skip some."""
-    prompt = "count 17 to 29"
-    words = [sys.executable, "-c", EVERY_STEP, "generate", prompt, "-m", model, "--seed", "3", "-n", "160"]
+    prompt = "json Ana 31 Rome"
+    words = [
+        sys.executable,
+        "-c",
+        EVERY_STEP,
+        "generate",
+        prompt,
+        "-m",
+        model,
+        "--seed",
+        "3",
+        "--entropy-bound",
+        "0.001",
+    ]
     with Screen(words, environment(home), COLUMNS, 6) as screen:
         screen.finish()
     replayed = pyte.Screen(COLUMNS, 6)
@@ -50,8 +62,8 @@ def canvas(model: str, home: Path) -> Iterator[Image.Image]:
     for written in re.split(rb"(?<=\x1b\[\?2026l)", screen.raw):
         stream.feed(written)
         if any("settled" in line for line in replayed.display):
-            yield picture(replayed, f'$ dgemma generate "{prompt}"')
-    yield picture(replayed, f'$ dgemma generate "{prompt}"')
+            yield picture(replayed, f'$ dgemma generate "{prompt}" --entropy-bound 0.001')
+    yield picture(replayed, f'$ dgemma generate "{prompt}" --entropy-bound 0.001')
 
 
 def animation(pictures: list[Image.Image]) -> None:
@@ -59,7 +71,7 @@ def animation(pictures: list[Image.Image]) -> None:
     pace = [250] * (len(pictures) - 1) + [2500]
     small = [one.quantize(32) for one in pictures]
     small[0].save(IMAGES / "canvas.gif", save_all=True, append_images=small[1:], duration=pace, loop=0, optimize=True)
-    pictures[len(pictures) // 2].save(IMAGES / "canvas.png", optimize=True)
+    pictures[len(pictures) // 4].save(IMAGES / "canvas.png", optimize=True)
 
 
 def conversation(model: str, home: Path) -> Iterator[tuple[str, Image.Image]]:
@@ -68,7 +80,7 @@ def conversation(model: str, home: Path) -> Iterator[tuple[str, Image.Image]]:
         [sys.executable, "-m", "dgemma", "chat", "-m", model, "--seed", "3"], environment(home), COLUMNS, ROWS
     ) as screen:
         screen.until(">>>")
-        for line in ("add 482+1977", "json Ana 31 Rome", "/regen 4", "/undo", "reverse stream", "/stats"):
+        for line in ("add 482+1977", "json Tom 45 Oslo", "/regen 4", "/undo", "reverse stream", "/stats"):
             before = screen.raw
             screen.send(line + "\n")
             screen.until(lambda s, before=before: len(s.raw) > len(before) + 20 and s.text.endswith(">>>"))
