@@ -44,7 +44,7 @@ def main() -> None:
         "model": model.origin.model,
         "backend": model.origin.backend,
         "device": model.origin.device,
-        "doctor": facts(),
+        "environment": facts(),
     }
     print(json.dumps(row))
 

@@ -41,7 +41,7 @@ class AutoregressiveSequence:
     """State machine of one autoregressive sequence; its newest token is always pending."""
 
     def __init__(self, handle: int, request: Request, backend: Backend, temperature: float) -> None:
-        self.transcript = Transcript(handle, request, request.open(backend, ahead=1))
+        self.transcript = Transcript(handle, request, request.open(backend))
         self._sampler = CausalSampler(Noise(request.seed, request.sequence), temperature)
         self._limit = backend.config.max_position_embeddings
         self._blocks = 0

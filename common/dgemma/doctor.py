@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from dgemma.backend import REGISTRY
+from dgemma.bench.environment import environment
 from dgemma.cached import cache_folder
-from dgemma.env import has_nvidia_driver, is_apple_silicon, versions
+from dgemma.env import has_nvidia_driver, is_apple_silicon
 from dgemma.errors import DgemmaError
 from dgemma.fit import memory
 from dgemma.hub import DEMO
@@ -26,8 +23,9 @@ _VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "DGEMM
 
 
 def facts() -> dict[str, Any]:
-    """Versions, machine, memory and cache: cheap, imports no tensor library, holds no secret."""
-    return {"versions": versions(), "machine": _machine(), "cache": _cache(), "environment": _environment()}
+    """What a benchmark row says about the machine, and cache and settings: no tensor library, no secret."""
+    machine = environment(["dgemma", "doctor"])
+    return {"machine": machine | {"memory_free": memory("mlx").free}, "cache": _cache(), "settings": _settings()}
 
 
 def diagnose(model: str = DEMO, seconds: float = 2.0) -> dict[str, Any]:
@@ -40,24 +38,6 @@ def diagnose(model: str = DEMO, seconds: float = 2.0) -> dict[str, Any]:
     return {"schema": _SCHEMA, "usable": usable, **facts(), "model": model, "backends": backends}
 
 
-def _machine() -> dict[str, Any]:
-    found = memory("mlx")
-    cards = memory("cuda")
-    here = {"chip": _chip(), "cores": os.cpu_count(), "memory": found.total, "free": found.free}
-    return here if cards.place == found.place else here | {"gpu": cards.place, "gpu_memory": cards.total}
-
-
-def _chip() -> str:
-    if sys.platform == "darwin":
-        with suppress(OSError, subprocess.SubprocessError):
-            ask = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(ask, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
-    return platform.processor() or "?"
-
-
 def _cache() -> dict[str, Any]:
     from huggingface_hub import get_token
 
@@ -66,7 +46,7 @@ def _cache() -> dict[str, Any]:
     return {"path": str(folder), "free": shutil.disk_usage(present).free, "token": get_token() is not None}
 
 
-def _environment() -> dict[str, str]:
+def _settings() -> dict[str, str]:
     return {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
 

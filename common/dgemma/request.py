@@ -69,10 +69,9 @@ class Request:
         """Tokens a canvas of this request."""
         return config.canvas_length if self.canvas_length is None else self.canvas_length
 
-    def open(self, backend: Backend, ahead: int = 0) -> Context:
-        """The cache to generate with: a fresh one, or what the session has of the prompt but for `ahead` tokens."""
-        known = self.prompt[: len(self.prompt) - ahead]
-        return backend.open() if self.session is None else self.session.borrow(known)
+    def open(self, backend: Backend) -> Context:
+        """The cache to generate with: a fresh one, or what the session has of the prompt."""
+        return backend.open() if self.session is None else self.session.borrow(self.prompt)
 
     def check(self, config: ModelConfig) -> None:
         """Raise UsageError where this model cannot serve the request."""

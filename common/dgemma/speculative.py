@@ -47,7 +47,7 @@ class Speculative:
     """
 
     def __init__(self, handle: int, request: Request, backend: Backend, plan: Plan) -> None:
-        self.transcript = Transcript(handle, request, request.open(backend, ahead=1))
+        self.transcript = Transcript(handle, request, request.open(backend))
         self._backend, self._plan = backend, plan
         self._noise = Noise(request.seed, request.sequence)
         self._sampler = causal.CausalSampler(self._noise, plan.temperature)

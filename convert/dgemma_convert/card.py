@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dgemma_convert.plan import Plan
-from dgemma_convert.report import classes, totals, warnings
+from dgemma_convert.report import classes, spelled_size, totals, warnings
 
 BASE = "google/diffusiongemma-26B-A4B-it"
+_RELEASE = (2816, 30, 128)
 
 
 def card(plan: Plan, report: dict[str, Any]) -> str:
@@ -16,7 +17,7 @@ def card(plan: Plan, report: dict[str, Any]) -> str:
     library = "mlx" if plan.options.to == "mlx" else "transformers"
     lines = [
         "---",
-        f"base_model: {BASE}",
+        *([f"base_model: {BASE}"] if _is_release(plan) else []),
         f"library_name: {library}",
         "pipeline_tag: text-generation",
         "tags: [dgemma, diffusion]",
@@ -24,7 +25,7 @@ def card(plan: Plan, report: dict[str, Any]) -> str:
         "",
         f"# {source.path.stem} in the {plan.options.to} layout",
         "",
-        f"Converted by `dgemma convert` from {source.format}. {total['bytes'] / 1e9:.2f} GB, "
+        f"Converted by `dgemma convert` from {source.format}. {spelled_size(total['bytes'])}, "
         f"{total['bits_per_weight']:.2f} bits a text weight, {total['quantized_share_of_weights']:.0%} of the text "
         "weights quantized.",
         "",
@@ -41,3 +42,9 @@ def card(plan: Plan, report: dict[str, Any]) -> str:
     lines[-1] += "errors that `dgemma_convert.json` lists."
     lines += ["", *(f"* {note}" for note in [*source.notes, *warnings(plan)])]
     return "\n".join([*lines, "", 'Run it: `dgemma generate -m <this folder> "..."` on either backend.', ""])
+
+
+def _is_release(plan: Plan) -> bool:
+    """Whether the shapes are the release's, so that it or a finetune of it was converted."""
+    config = plan.source.model
+    return (config.hidden_size, config.num_hidden_layers, config.num_experts) == _RELEASE

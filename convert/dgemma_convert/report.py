@@ -118,16 +118,18 @@ def summary(report: Mapping[str, Any], target: Path) -> list[str]:
 def _size_lines(report: Mapping[str, Any]) -> list[str]:
     total, memory = report["totals"], report["needs_bytes"]
     return [
-        f"{_size(total['bytes'])}, {total['bits_per_weight']:.2f} bits a text weight; quantized: "
+        f"{spelled_size(total['bytes'])}, {total['bits_per_weight']:.2f} bits a text weight; quantized: "
         f"{total['quantized_share_of_bytes']:.0%} of the text bytes, "
         f"{total['quantized_share_of_weights']:.0%} of the text weights.",
-        f"Memory with {CONTEXT} tokens of context: MLX {_size(memory['mlx'])}, PyTorch {_size(memory['cuda'])}.",
+        f"Memory with {CONTEXT} tokens of context: MLX {spelled_size(memory['mlx'])}, "
+        f"PyTorch {spelled_size(memory['cuda'])}.",
         *([f"Dropped: {', '.join(report['dropped'][:8])}."] if report["dropped"] else []),
         *report["notes"],
     ]
 
 
-def _size(count: float) -> str:
+def spelled_size(count: float) -> str:
+    """Bytes for people."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 

@@ -139,7 +139,7 @@ def test_doctor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(result.stdout)
     assert result.exit_code == 0 and found["usable"] and found["schema"] == 1
     assert found["backends"][NAME]["answer"] == "Hello." and not found["backends"]["cuda"]["usable"]
-    assert found["machine"]["cores"] and found["cache"]["free"] > 0 and found["versions"]["python"]
+    assert found["machine"]["cores"] and found["cache"]["free"] > 0 and found["machine"]["versions"]["python"]
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     text = run("doctor", "-m", str(folder))
     assert text.exit_code == 0 and "works on cpu" in text.stdout and "no_such_library is not installed" in text.stdout

@@ -12,6 +12,7 @@ from dgemma.errors import UsageError
 from dgemma.names import expected_tensors
 from dgemma.quantization import QuantSpec
 from dgemma_convert import recipes
+from dgemma_convert.card import card
 from dgemma_convert.memory import needs
 from dgemma_convert.pieces import Plain
 from dgemma_convert.plan import Options, Plan, make_plan
@@ -77,6 +78,11 @@ def test_the_default_recipe_fits_in_18_gb() -> None:
 )
 def test_bits_of_other_recipes(name: str, low: float, high: float) -> None:
     assert low < totals(planned(recipe=name))["bits_per_weight"] < high
+
+
+def test_the_card_names_the_release() -> None:
+    plan = planned(bits=4)
+    assert "base_model: google/diffusiongemma-26B-A4B-it" in card(plan, as_dict(plan))
 
 
 def test_experts_only_touches_nothing_else() -> None:

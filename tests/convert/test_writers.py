@@ -77,7 +77,7 @@ def test_files_go_along(source: Path, tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "affine 4-bit g64" in card
-    assert "base_model: google/diffusiongemma-26B-A4B-it" in card
+    assert "base_model" not in card
     assert json.loads((tmp_path / "out" / "dgemma_convert.json").read_text()) == report[""]
 
 

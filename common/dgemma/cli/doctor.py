@@ -40,15 +40,15 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     from dgemma.fit import gigabytes
 
     machine, cache = found["machine"], found["cache"]
-    packages = [f"{name} {version}" for name, version in found["versions"].items() if name != "platform"]
+    packages = [f"{name} {version}" for name, version in machine["versions"].items() if name != "platform"]
     yield from _row("versions", ", ".join(packages))
-    yield from _row("system", f"{found['versions']['platform']}, {machine['chip']}, {machine['cores']} cores")
-    yield from _row("memory", f"{gigabytes(machine['free'])} of {gigabytes(machine['memory'])} free")
-    if "gpu" in machine:
-        yield from _row("gpu", f"{machine['gpu']}, {gigabytes(machine['gpu_memory'])}")
+    yield from _row("system", f"{machine['versions']['platform']}, {machine['chip']}, {machine['cores']} cores")
+    yield from _row("memory", f"{gigabytes(machine['memory_free'])} of {gigabytes(machine['memory_bytes'] or 0)} free")
+    if machine["gpu"]:
+        yield from _row("gpu", ", ".join(f"{name} {value}" for name, value in machine["gpu"].items()))
     token = "a token is set" if cache["token"] else "no token"
     yield from _row("cache", f"{cache['path']}, {gigabytes(cache['free'])} free, {token}")
-    for name, value in found["environment"].items():
+    for name, value in found["settings"].items():
         yield from _row(name, value)
     for name, backend in found["backends"].items():
         yield from _row(name, _outcome(backend))
