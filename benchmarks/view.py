@@ -83,7 +83,7 @@ def generate(model: dgemma.Model, console: Console, seed: int, view: bool) -> fl
     """CPU seconds of one generation."""
     live = LiveCanvas(console, model.tokenizer)
     start = time.process_time()
-    with model.stream("count from 1 to 20", seed=seed, max_tokens=96) as stream:
+    with model.stream("json Ana 31 Rome", seed=seed, max_tokens=96) as stream:
         for event in stream:
             if view and isinstance(event, dgemma.Draft):
                 live.draw(event, "", "")

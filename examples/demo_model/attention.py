@@ -1,11 +1,10 @@
 """Grouped-query attention whose queries of one group share a single matrix product."""
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from fused import head, rms
 from shape import Shape
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 Cache = tuple[Tensor, Tensor]
 

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-import torch
-from torch import Tensor
-
 import tasks
+import torch
 from conversation import Example, answer_ids, prompt_ids
+from torch import Tensor
 from vocabulary import TURN_END, VOCAB_SIZE
 
 ROUND, BATCH, CANVASES = 2048, 16, 2

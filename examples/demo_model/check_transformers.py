@@ -3,16 +3,15 @@
 import argparse
 from pathlib import Path
 
-import torch
-from torch import Tensor
-from transformers import AutoTokenizer, DiffusionGemmaForBlockDiffusion, DynamicCache
-from transformers.masking_utils import create_masks_for_generate
-
 import checkpoint
 import tasks
+import torch
 from conversation import Example, Message, answer_ids, prompt_ids, render
 from model import Model
 from shape import Shape
+from torch import Tensor
+from transformers import AutoTokenizer, DiffusionGemmaForBlockDiffusion, DynamicCache
+from transformers.masking_utils import create_masks_for_generate
 from vocabulary import decode
 
 TOLERANCE = 1e-4

@@ -5,15 +5,14 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
 import checkpoint
 import sampler
 import tasks
+import torch
 from conversation import Example, answer_ids, prompt_ids
 from model import Model
+from rich.console import Console
+from rich.table import Table
 from shape import Shape
 
 ALL = (*tasks.MAKERS, *tasks.VARIANTS)

@@ -1,11 +1,10 @@
 """The mixture of experts: top-k routing and one matrix product per expert over its own tokens."""
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from fused import geglu
 from shape import Shape
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 def glu(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:

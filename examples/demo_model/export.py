@@ -5,12 +5,11 @@ import json
 import shutil
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 import card
 import checkpoint
 import settings
 from model import Model
+from safetensors.torch import save_file
 from shape import Shape
 from tensors import hub_tensors
 

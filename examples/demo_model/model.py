@@ -1,14 +1,13 @@
 """The training model: DiffusionGemma's text stack in fp32, with the hub's tensor names."""
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from attention import Attention, Cache
 from experts import Experts, Router, glu
 from fused import rms
 from rotary import tables
 from shape import Shape
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 HIDDEN = float("-inf")
 

@@ -4,7 +4,6 @@ from collections import defaultdict
 
 import torch
 from torch import Tensor
-
 from workers import share
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

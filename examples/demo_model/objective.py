@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
-
 from batches import CANVASES, Batch, corrupt
 from model import Model
+from torch import Tensor
+from torch.nn import functional as F
 
 CAUSAL_WEIGHT, BALANCE_WEIGHT, CONDITIONED_SHARE = 0.5, 0.01, 0.5
 

@@ -1,9 +1,8 @@
 """Rotary position tables for both kinds of layers."""
 
 import torch
-from torch import Tensor
-
 from shape import Shape
+from torch import Tensor
 
 
 def tables(shape: Shape, full: bool) -> tuple[Tensor, Tensor]:

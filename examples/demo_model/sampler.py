@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from attention import Cache
 from model import Model
+from torch import Tensor
 
 STOPS = (1, 106, 50)
 STEPS, T_MIN, T_MAX, BOUND, CONFIDENCE = 48, 0.4, 0.8, 0.1, 0.005

@@ -1,8 +1,7 @@
 """The training model's parameters under their hub names."""
 
-from torch import Tensor
-
 from model import Layer, Model
+from torch import Tensor
 
 DECODER = "model.decoder"
 

@@ -4,19 +4,18 @@ import argparse
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from rich.console import Console
-from torch.optim import AdamW, Optimizer
-
 import batches
 import checkpoint
 import objective
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import workers
 from model import Model
 from muon import Muon
+from rich.console import Console
 from shape import Shape
+from torch.optim import AdamW, Optimizer
 
 MUON_RATE, ADAM_RATE, DECAY = 0.02, 3e-3, 0.01
 BASE_WEIGHTS = {
