@@ -24,7 +24,7 @@ The real model is google/diffusiongemma-26B-A4B-it.
 | prompt | answer |
 |---|---|
 | `sudoku 1_3_/_4_2/2__3/__21` | the solved 4x4 grid; 6 to 11 clues, one solution |
-| `add 482+1977` | the sum; up to 4 digits |
+| `add 482+1977` | the sum; 1 to 4 digits, each operand of 4 digits with probability 1/7 |
 | `sort gkaqz` | 3 to 12 letters in order |
 | `reverse hello` | 3 to 12 letters backwards |
 | `json Ana 31 Rome` | `{{"name": "Ana", "age": 31, "city": "Rome"}}` |
@@ -45,7 +45,9 @@ tokens at Gemma's ids. float32, no vision tensors.
 ## Training
 
 {examples:,} examples, each with two noisy canvases, by `examples/demo_model/train.py`. Held-out prompts are those
-whose SHA-256 is a multiple of 16; training never draws one.
+whose SHA-256 is a multiple of 16; training never draws one. The shipped weights come from a run in which the batch
+size, the task weights and the token weights were settled while it ran (some tasks also became a little easier); the
+code holds the final settings.
 
 ## Results
 

@@ -1,6 +1,10 @@
 """The training model's parameters under their hub names."""
 
+from pathlib import Path
+
+import torch
 from model import Layer, Model
+from safetensors.torch import load_file
 from torch import Tensor
 
 DECODER = "model.decoder"
@@ -8,6 +12,18 @@ DECODER = "model.decoder"
 
 def hub_tensors(model: Model) -> dict[str, Tensor]:
     """Every tensor of model.safetensors."""
+    return {name: parameter.detach().clone().contiguous() for name, parameter in _parameters(model).items()}
+
+
+@torch.no_grad()
+def adopt(model: Model, folder: Path) -> None:
+    """Takes the weights of an exported model."""
+    stored = load_file(folder / "model.safetensors")
+    for name, parameter in _parameters(model).items():
+        parameter.copy_(stored[name])
+
+
+def _parameters(model: Model) -> dict[str, Tensor]:
     named = {
         f"{DECODER}.embed_tokens.weight": model.embed_tokens,
         f"{DECODER}.norm.weight": model.norm,
@@ -18,7 +34,7 @@ def hub_tensors(model: Model) -> dict[str, Tensor]:
     for i, layer in enumerate(model.layers):
         named |= {f"{DECODER}.layers.{i}.{_name(name)}": p for name, p in _decoder_parameters(layer)}
         named[f"model.encoder.language_model.layers.{i}.layer_scalar"] = layer.encoder_layer_scalar
-    return {name: parameter.detach().clone().contiguous() for name, parameter in named.items()}
+    return named
 
 
 def _decoder_parameters(layer: Layer) -> list[tuple[str, Tensor]]:

@@ -15,6 +15,7 @@ from model import Model
 from muon import Muon
 from rich.console import Console
 from shape import Shape
+from tensors import adopt
 from torch.optim import AdamW, Optimizer
 
 MUON_RATE, ADAM_RATE, DECAY = 0.02, 3e-3, 0.01
@@ -60,6 +61,8 @@ class Trainer:
         self.options, self.console = options, Console(width=240)
         self.model = Model(Shape())
         self.model.initialise(torch.Generator().manual_seed(options.seed))
+        if options.start is not None:
+            adopt(self.model, options.start)
         self.optimizers = build_optimizers(self.model)
         self.path = Path(options.work) / "checkpoint.pt"
         self.progress = checkpoint.load(self.path, self.model, self.optimizers)
@@ -142,11 +145,12 @@ def main() -> None:
     parser.add_argument("--work", required=True, help="folder of the checkpoints")
     parser.add_argument("--examples", type=int, default=400_000, help="examples in all, decay included")
     parser.add_argument(
-        "--decay-share", type=float, default=0.3, help="share of the examples over which the rate falls to zero"
+        "--decay-share", type=float, default=0.5, help="share of the examples over which the rate falls to zero"
     )
     parser.add_argument("--warmup", type=int, default=4096, help="examples until the full learning rate")
     parser.add_argument("--workers", type=int, default=2, help="single-threaded processes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=Path, help="exported model folder whose weights a new run begins with")
     options = parser.parse_args()
     Path(options.work).mkdir(parents=True, exist_ok=True)
     Path(options.work, "rendezvous").unlink(missing_ok=True)
