@@ -174,19 +174,19 @@ def page(rows: Iterable[Row], model: Path, prompts: int) -> str:
         cells = [f"{100 * row['accuracy'][task]:.1f}" for task in TASKS]
         head = f"| {row['format']} | {row['backend']} | {row['bits']:.2f} | {100 * mean(row):.1f} | {loss:+.1f} | "
         lines.append(head + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *_findings(ordered, base), "", *_ways()])
+    return "\n".join([*lines, "", *_findings(ordered, base, prompts), "", *_ways()])
 
 
 def _ways() -> list[str]:
     """What every readable format becomes in the MLX layout."""
     scales = {"F16": "float16", "F32": "float32", "U8": "E8M0"}
     rows = [*_SCALED]
-    rows += [("GGUF", kind, spelled(b.spec), scales[b.scales], STORAGE_EXACT) for kind, b in BLOCKS.items()]
+    rows += [("GGUF", kind, spelled(b.spec), scales[b.scales], b.label) for kind, b in BLOCKS.items()]
     rows.append(("GGUF", "Q6_K", "affine 8-bit g32", "as the model", "requantized"))
     return [_LABELS, *(f"| {' | '.join(row)} |" for row in rows), _MULTIPLIERS]
 
 
-def _findings(rows: list[Row], base: dict[str, float]) -> list[str]:
+def _findings(rows: list[Row], base: dict[str, float], prompts: int) -> list[str]:
     def worst(names: Iterable[str]) -> str:
         known_base = [row for row in rows if row["format"] in names and row["backend"] in base]
         losses = [100 * (base[row["backend"]] - mean(row)) for row in known_base]
@@ -196,10 +196,13 @@ def _findings(rows: list[Row], base: dict[str, float]) -> list[str]:
     for row in rows:
         pairs.setdefault(row["format"], []).append(mean(row))
     apart = max(100 * (max(each) - min(each)) for each in pairs.values())
+    right, count = max(base.values(), default=0.5), prompts * len(TASKS)
+    chance = 196 * (right * (1 - right) / count) ** 0.5
     return [
         f"* The 8-bit formats lose at most {worst(EIGHT_BIT)} on average over the tasks.",
         f"* The default 4-bit recipe loses at most {worst(['default 4-bit'])}.",
-        f"* The backends differ by at most {apart:.1f} points in any format.",
+        f"* The backends differ by at most {apart:.1f} points in a format that both have run.",
+        f"* With this many prompts a loss below about {chance:.1f} points can be chance.",
     ]
 
 

@@ -31,6 +31,11 @@ class Block:
     scales: str
     split: Callable[[Octets], Split]
 
+    @property
+    def label(self) -> str:
+        """What the repacking is: powers of two round nothing, other scales do so in 16 bits."""
+        return "storage exact" if self.spec.has_biases else "exact"
+
     def repack(self, raw: Octets) -> dict[str, Array]:
         """Rows of blocks [rows, bytes] as parts of the MLX format."""
         codes, scales, biases = self.split(raw.reshape(-1, self.size))

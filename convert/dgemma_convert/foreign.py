@@ -192,12 +192,16 @@ class Blocks:
     stretch: Stretch
     kind: str
     columns: int
-    label: str = STORAGE_EXACT
 
     @property
     def rows(self) -> int:
         """See `Piece`."""
         return self.stretch.rows
+
+    @property
+    def label(self) -> str:
+        """See `Piece`."""
+        return BLOCKS[self.kind].label if self.kind in BLOCKS else STORAGE_EXACT
 
     @property
     def form(self) -> Form | None:
