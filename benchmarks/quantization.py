@@ -133,8 +133,8 @@ def measure(options: argparse.Namespace, work: Path, report: Callable[[list[Row]
     rows = known(options.rows, mark, options.prompts)
     done = {(row["format"], row["backend"]) for row in rows}
     chosen = examples(options.tasks, options.prompts)
-    for name in FORMATS:
-        for backend in BACKENDS:
+    for backend in BACKENDS:
+        for name in FORMATS:
             if (name, backend) not in done:
                 folder = folder_of(options.model, name, work)
                 row: Row = {"model": mark, "prompts": options.prompts, "format": name, "backend": backend}
