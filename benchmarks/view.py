@@ -14,6 +14,7 @@ import pty
 import statistics
 import threading
 import time
+from contextlib import suppress
 from typing import TextIO
 
 import numpy as np
@@ -35,15 +36,16 @@ def main() -> None:
         console = Console(file=screen, force_terminal=True, width=100, height=40)
         frame_ms = frame_cost(model, console)
         pairs = [paired(model, console, seed) for seed in range(options.rounds)]
+        origin = model.origin
     ratios = [with_view / without for with_view, without in pairs]
     row = {
         "benchmark": "view",
-        "class": "smoke" if model.origin.device == "cpu" else "full",
+        "class": "smoke" if origin.device == "cpu" else "full",
         "frame_cpu_ms": {"canvas": 256, "median": statistics.median(frame_ms), "max": max(frame_ms)},
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios), "pairs": len(pairs)},
-        "model": model.origin.model,
-        "backend": model.origin.backend,
-        "device": model.origin.device,
+        "model": origin.model,
+        "backend": origin.backend,
+        "device": origin.device,
         "environment": facts(),
     }
     print(json.dumps(row))
@@ -52,8 +54,15 @@ def main() -> None:
 def terminal() -> TextIO:
     """A pseudo-terminal to write to."""
     parent, child = pty.openpty()
-    threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(parent, 65536), b"")], daemon=True).start()
+    threading.Thread(target=drain, args=(parent,), daemon=True).start()
     return os.fdopen(child, "w", encoding="utf-8")
+
+
+def drain(parent: int) -> None:
+    """Read until the other end is closed."""
+    with suppress(OSError):
+        while os.read(parent, 65536):
+            pass
 
 
 def frame_cost(model: dgemma.Model, console: Console, frames: int = 200) -> list[float]:
@@ -83,7 +92,7 @@ def generate(model: dgemma.Model, console: Console, seed: int, view: bool) -> fl
     """CPU seconds of one generation."""
     live = LiveCanvas(console, model.tokenizer)
     start = time.process_time()
-    with model.stream("count from 1 to 20", seed=seed, max_tokens=96) as stream:
+    with model.stream("json Ana 31 Rome", seed=seed, max_tokens=96) as stream:
         for event in stream:
             if view and isinstance(event, dgemma.Draft):
                 live.draw(event, "", "")

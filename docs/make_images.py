@@ -5,6 +5,7 @@ The command line runs on an emulated terminal; its screen is drawn cell by cell.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import time
@@ -21,8 +22,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "common")]
 from tests.cli.screen import Screen, environment  # noqa: E402
 
 IMAGES = Path(__file__).with_name("images")
-COLUMNS, ROWS, SIZE, MARGIN = 92, 27, 17, 18
+COLUMNS, ROWS, SIZE, MARGIN = 100, 26, 17, 18
 INK, MUTED, PAPER, FRAME = "#d8dee9", "#7b8496", "#1c2028", "#2b313c"
+EVERY_STEP = "import dgemma.cli.live as l; l._INTERVAL = l._SHARE = 0; from dgemma.cli import main; main()"
 FONTS = "/usr/share/fonts/truetype/dejavu/DejaVuSansMono"
 
 
@@ -38,26 +40,38 @@ def main() -> None:
 
 
 def canvas(model: str, home: Path) -> Iterator[Image.Image]:
-    """The pictures of one answer being denoised."""
-    prompt = "count from 1 to 40"
-    words = [sys.executable, "-m", "dgemma", "generate", prompt, "-m", model, "--seed", "3", "-n", "160"]
+    """The pictures of one answer being denoised: every step, where a terminal would skip some."""
+    prompt = "json Ana 31 Rome"
+    words = [
+        sys.executable,
+        "-c",
+        EVERY_STEP,
+        "generate",
+        prompt,
+        "-m",
+        model,
+        "--seed",
+        "3",
+        "--entropy-bound",
+        "0.001",
+    ]
     with Screen(words, environment(home), COLUMNS, 6) as screen:
-        shown = ""
-        while screen.process.poll() is None:
-            screen._read(0.01)
-            if screen.raw.endswith(b"\x1b[?2026l") and screen.text != shown and "settled" in screen.text:
-                shown = screen.text
-                yield picture(screen.screen, f'$ dgemma generate "{prompt}"')
         screen.finish()
-        yield picture(screen.screen, f'$ dgemma generate "{prompt}"')
+    replayed = pyte.Screen(COLUMNS, 6)
+    stream = pyte.ByteStream(replayed)
+    for written in re.split(rb"(?<=\x1b\[\?2026l)", screen.raw):
+        stream.feed(written)
+        if any("settled" in line for line in replayed.display):
+            yield picture(replayed, f'$ dgemma generate "{prompt}" --entropy-bound 0.001')
+    yield picture(replayed, f'$ dgemma generate "{prompt}" --entropy-bound 0.001')
 
 
 def animation(pictures: list[Image.Image]) -> None:
     """A GIF of the canvas, and its most telling frame."""
-    pace = [120] * (len(pictures) - 1) + [2500]
+    pace = [250] * (len(pictures) - 1) + [2500]
     small = [one.quantize(32) for one in pictures]
     small[0].save(IMAGES / "canvas.gif", save_all=True, append_images=small[1:], duration=pace, loop=0, optimize=True)
-    pictures[len(pictures) // 2].save(IMAGES / "canvas.png", optimize=True)
+    pictures[len(pictures) // 4].save(IMAGES / "canvas.png", optimize=True)
 
 
 def conversation(model: str, home: Path) -> Iterator[tuple[str, Image.Image]]:
@@ -66,7 +80,7 @@ def conversation(model: str, home: Path) -> Iterator[tuple[str, Image.Image]]:
         [sys.executable, "-m", "dgemma", "chat", "-m", model, "--seed", "3"], environment(home), COLUMNS, ROWS
     ) as screen:
         screen.until(">>>")
-        for line in ("12+30", "sort 5 3 9 1", "/regen 4", "/undo", "7+8", "/stats"):
+        for line in ("add 482+1977", "json Tom 45 Oslo", "/regen 4", "/undo", "reverse stream", "/stats"):
             before = screen.raw
             screen.send(line + "\n")
             screen.until(lambda s, before=before: len(s.raw) > len(before) + 20 and s.text.endswith(">>>"))

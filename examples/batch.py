@@ -5,7 +5,7 @@ import os
 import dgemma
 
 MODEL = os.environ.get("DGEMMA_MODEL", "demo")
-PROMPTS = ["12+30", "99+1", "sort 5 3 4", "7+8"]
+PROMPTS = ["add 12+30", "sort gkaqz", "reverse hello", "json Ana 31 Rome"]
 
 with dgemma.load(MODEL) as model:
     for prompt, answer in zip(PROMPTS, model.generate_batch(PROMPTS, seed=1, max_tokens=64), strict=True):

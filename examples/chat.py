@@ -7,7 +7,7 @@ import dgemma
 MODEL = os.environ.get("DGEMMA_MODEL", "demo")
 
 with dgemma.load(MODEL) as model, model.chat(seed=1, max_tokens=64) as chat:
-    for prompt in ("12+30", "sort 3 1 2", "7+8"):
+    for prompt in ("add 12+30", "sort gkaqz", "reverse hello"):
         answer = chat.send(prompt)
         stats = answer.stats
         print(f"{prompt} -> {answer.text}  ({stats.cached_tokens} of {stats.prompt_tokens} prompt tokens were cached)")

@@ -7,6 +7,6 @@ import dgemma
 MODEL = os.environ.get("DGEMMA_MODEL", "demo")
 
 with dgemma.load(MODEL) as model:
-    answer = model.generate("12+30", seed=1, max_tokens=64)
+    answer = model.generate("add 12+30", seed=1, max_tokens=64)
     print(answer)
     print(f"{answer.finish_reason}, {len(answer.tokens)} tokens in {answer.stats.denoising_steps} denoising steps")

@@ -1,4 +1,4 @@
-"""A stop rule of one's own: end the answer with its first line, on the engine below `Model`.
+"""A stop rule of one's own: end the answer before its first comma, on the engine below `Model`.
 
 A rule takes the ids generated so far and returns how many of them to keep, or None to go on.
 """
@@ -15,14 +15,14 @@ with dgemma.load(MODEL) as model:
     tokenizer, settings = model.tokenizer, dgemma.Settings()
     ends = StopTokens(tokenizer.stop_ids)
 
-    def first_line(generated: Sequence[int]) -> int | None:
+    def first_comma(generated: Sequence[int]) -> int | None:
         for count in range(len(generated)):
-            if "\n" in tokenizer.decode(generated[: count + 1]):
+            if "," in tokenizer.decode(generated[: count + 1]):
                 return count
         return ends(generated)
 
-    prompt = tokenizer.encode(model.prompt_text("count from 1 to 20", settings))
-    request = Request(prompt, max_tokens=96, denoising=settings.denoising(model.defaults), seed=1, stop=first_line)
+    prompt = tokenizer.encode(model.prompt_text("json Ana 31 Rome", settings))
+    request = Request(prompt, max_tokens=96, denoising=settings.denoising(model.defaults), seed=1, stop=first_comma)
     for event in Engine(model.backend).stream([request]):
         if isinstance(event, dgemma.Block):
             print(tokenizer.decode(event.tokens))

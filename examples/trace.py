@@ -12,7 +12,7 @@ FILE = Path(tempfile.gettempdir()) / "dgemma-example.jsonl"
 
 with dgemma.load(MODEL) as model, FILE.open("w", encoding="utf-8") as file:
     writer = TraceWriter(file.write, lambda token: model.tokenizer.decode([token]), {"model": MODEL, "seed": 1})
-    with model.stream("12+30", seed=1, max_tokens=32) as stream:
+    with model.stream("json Ana 31 Rome", seed=1, max_tokens=64) as stream:
         for event in stream:
             writer.event(event)
 

@@ -1,7 +1,7 @@
 """A backend that needs no model: whatever is asked, it answers with the folder's script.txt."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,7 @@ class Context:
 
 class Scripted:
     name, device = NAME, "cpu"
+    kernels: Mapping[str, str] = {}
 
     def __init__(self, config: ModelConfig, script: list[int], pause: float, entropy: float) -> None:
         self.config, self.script, self.pause, self.entropy = config, script, pause, entropy

@@ -68,7 +68,7 @@ def _smoke(name: str, model: str, seconds: float) -> dict[str, Any]:
     start = time.perf_counter()
     with load(model, name, offline=True) as loaded:
         ready = time.perf_counter()
-        with loaded.stream("12+30", seed=0, max_tokens=64) as stream:
+        with loaded.stream("add 12+30", seed=0, max_tokens=64) as stream:
             for _ in stream:
                 if time.perf_counter() - ready > seconds:
                     stream.cancel()

@@ -64,3 +64,9 @@ def test_unpaired_samples() -> None:
 
 def test_random_weights_compare_steps_only() -> None:
     assert set(verdicts(row(1, 0.1, weights="random"), row(1, 0.1, weights="random"))) == {"ms/step", "CPU s/step"}
+
+
+def test_repetitions_of_one_prompt_are_not_independent() -> None:
+    a = [make_sample(p, r, correct=int(p != "d")) for p in "abcdefgh" for r in range(50)]
+    b = [make_sample(p, r, correct=1) for p in "abcdefgh" for r in range(50)]
+    assert verdicts(make_row(a), make_row(b))["quality"] == "no significant difference"

@@ -203,7 +203,8 @@ def test_a_second_signal_ends_at_once(folder: Path, number: signal.Signals, code
         screen.process.send_signal(number)
         time.sleep(0.05)
         screen.process.send_signal(number)
-        assert screen.finish() == code and screen.intact
+        # A shell tells both apart as little: Python gives the signals back to the system as it shuts down.
+        assert screen.finish() in (code, -number) and screen.intact
 
 
 def test_terminated_at_the_prompt(folder: Path) -> None:

@@ -1,4 +1,8 @@
-"""Is B faster than A? Ratios with a bootstrap interval over what was measured; "no difference shown" is an answer."""
+"""Is B faster than A? Ratios with a bootstrap interval over what was measured, which may show no difference at all.
+
+The bootstrap draws prompts, then repetitions of each: repetitions of one prompt with one seed are not independent, and
+an engine that is better on one prompt of eight is not shown to be better.
+"""
 
 from __future__ import annotations
 
@@ -89,13 +93,14 @@ def compare(a: Row, b: Row) -> list[Comparison]:
 
 
 def _compare(a: Sequence[Sample], b: Sequence[Sample], metric: Metric) -> Comparison | None:
-    left, right = _sums(a, metric), _sums(b, metric)
-    if left is None or right is None:
+    known_a, known_b = ([s for s in each if _known(s, metric)] for each in (a, b))
+    if not known_a or not known_b:
         return None
-    paired = len(left) == len(right) and [_key(s) for s in a] == [_key(s) for s in b]
+    left, right = _sums(known_a, metric), _sums(known_b, metric)
+    paired = list(map(_key, known_a)) == list(map(_key, known_b))
     random = np.random.default_rng(0)
-    drawn = random.integers(0, len(left), (_RESAMPLES, len(left)))
-    other = drawn if paired else random.integers(0, len(right), (_RESAMPLES, len(right)))
+    drawn = _draw(known_a, random)
+    other = drawn if paired else _draw(known_b, random)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = _value(right[other]) / _value(left[drawn])
     ratios = ratios[np.isfinite(ratios)]
@@ -107,11 +112,26 @@ def _compare(a: Sequence[Sample], b: Sequence[Sample], metric: Metric) -> Compar
     return Comparison(metric.name, first, second, ratio, float(low), float(high), paired, metric.higher_is_better)
 
 
-def _sums(samples: Sequence[Sample], metric: Metric) -> Floats | None:
-    """[samples, 2]: what is above and below the line, of the samples that have both; None where there are none."""
-    pairs = [(metric.above(s), metric.below(s)) for s in samples]
-    known = [(float(above), float(below)) for above, below in pairs if above is not None and below]
-    return np.array(known) if known else None
+def _known(sample: Sample, metric: Metric) -> bool:
+    return metric.above(sample) is not None and bool(metric.below(sample))
+
+
+def _sums(samples: Sequence[Sample], metric: Metric) -> Floats:
+    """[samples, 2]: what is above and below the line."""
+    return np.array([(metric.above(s), metric.below(s)) for s in samples], np.float64)
+
+
+def _draw(samples: Sequence[Sample], random: np.random.Generator) -> NDArray[np.int64]:
+    """[resamples, samples] indices: as many prompts as there are, and of each as many repetitions."""
+    groups: dict[str, list[int]] = {}
+    for index, sample in enumerate(samples):
+        groups.setdefault(sample.prompt, []).append(index)
+    width = max(map(len, groups.values()))
+    table = np.array([np.resize(group, width) for group in groups.values()])
+    prompts = random.integers(0, len(table), (_RESAMPLES, len(table), 1))
+    repetitions = random.integers(0, width, (_RESAMPLES, len(table), width))
+    found: NDArray[np.int64] = table[prompts, repetitions].reshape(_RESAMPLES, -1)
+    return found
 
 
 def _value(drawn: Floats) -> Floats:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dgemma.bench.formats import setting
 from dgemma.bench.row import Row
 from dgemma.errors import UnsupportedError
 
@@ -33,9 +34,11 @@ def plot_all(rows: Sequence[Row], folder: Path, stem: str) -> list[tuple[str, Pa
 def _speed_and_quality(axes: Any, rows: Sequence[Row]) -> bool:
     found = [row for row in rows if row.quality is not None and row.e2e_tok_s is not None]
     for row in found:
-        axes.scatter(row.e2e_tok_s, row.quality)
-        axes.annotate(_name(row), (row.e2e_tok_s, row.quality), fontsize=7, xytext=(4, 4), textcoords="offset points")
-    axes.set(xlabel="delivered tokens per second, end to end", ylabel="right answers", ylim=(-0.05, 1.1))
+        axes.scatter(row.e2e_tok_s, row.quality, label=f"{_name(row)} {setting(row)}")
+    axes.set(xlabel="delivered tokens per second, end to end", ylabel="right answers", ylim=(-0.05, 1.05))
+    if found:
+        axes.set_xlim(left=0)
+        axes.legend(fontsize=7)
     return bool(found)
 
 
@@ -53,7 +56,9 @@ def _components(axes: Any, rows: Sequence[Row]) -> bool:
             left += value
     _label(axes, found)
     axes.set(xlabel="milliseconds per denoising step")
-    axes.legend(fontsize=7)
+    axes.set_xlim(right=1.3 * axes.get_xlim()[1])
+    if found:
+        axes.legend(fontsize=7, loc="center right")
     return bool(found)
 
 
@@ -61,7 +66,7 @@ def _by_machine(axes: Any, rows: Sequence[Row]) -> bool:
     found = [row for row in rows if row.e2e_tok_s is not None]
     axes.barh(range(len(found)), [row.e2e_tok_s or 0 for row in found], _BAR, xerr=_whiskers(found))
     _label(axes, found, lambda row: f"{_name(row)}\n{row.machine[:28]}, {row.weight_format or '?'}")
-    axes.set(xlabel="delivered tokens per second, end to end (whiskers: 10th to 90th percentile)")
+    axes.set(xlabel="delivered tokens per second, end to end, p10 to p90")
     return bool(found)
 
 
@@ -71,6 +76,7 @@ def _steps(axes: Any, rows: Sequence[Row]) -> bool:
     if found:
         axes.boxplot([_all_steps(row) for row in found], orientation="horizontal", whis=(10, 90))
         axes.set_yticks(range(1, len(found) + 1), [_name(row) for row in found], fontsize=7)
+        axes.invert_yaxis()
     axes.set(xlabel="denoising steps per canvas")
     return bool(found)
 

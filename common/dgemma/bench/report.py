@@ -10,6 +10,7 @@ from dgemma.bench.formats import label, markdown_table, number, render, setting
 from dgemma.bench.row import Row
 from dgemma.errors import UsageError
 
+_METRICS = ("e2e tok/s", "ms/step", "CPU s/step", "quality")
 _INTRODUCTION = (
     "Tokens are those a user receives, divided by the whole time from the request on (e2e) or behind the prefill "
     "(decode). A dash was not measured. `smoke` rows come from a CPU and say how engines compare there, not how fast "
@@ -33,7 +34,11 @@ def text(rows: Sequence[Row], plots: Sequence[tuple[str, Path]] = ()) -> str:
     parts = ["# Benchmark report", _INTRODUCTION, *_machines(rows)]
     parts += [f"![{title}]({path.name})" for title, path in plots]
     if ratios := _ratios(rows):
-        parts += ["## Ratios", "Measured side by side in one run; the interval is a paired bootstrap.", ratios]
+        parts += [
+            "## Ratios",
+            "Measured side by side, prompt by prompt; the interval is a paired bootstrap over prompts and repetitions.",
+            ratios,
+        ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -80,7 +85,8 @@ def _ratio_lines(ours: Row, peer: Row) -> list[list[str]]:
     if peer.model_hash != ours.model_hash:
         return []
     where = f"{ours.profile} {ours.mode} {setting(ours)}, {_model(ours)}"
-    return [[str(ours.backend), peer.name, where, *_ratio(each), label(ours)] for each in compare(peer, ours)]
+    found = [each for each in compare(peer, ours) if each.metric in _METRICS]
+    return [[f"{ours.engine} ({ours.backend})", peer.name, where, *_ratio(each), label(ours)] for each in found]
 
 
 def _ratio(each: Comparison) -> list[str]:

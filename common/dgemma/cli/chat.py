@@ -34,6 +34,8 @@ def chat(
     no_color: o.NoColor = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    kernels: o.Kernels = "auto",
+    self_conditioning: o.SelfConditioning = "auto",
 ) -> None:
     """Talk to the model; it remembers the conversation. Piped standard input is one turn a line.
 
@@ -42,7 +44,7 @@ def chat(
     \b
     Examples:
       dgemma chat -m dgemma:4bit -s "Answer briefly."
-      printf '12+30\\n7+8\\n' | dgemma chat -q
+      printf 'add 12+30\\nsort gkaqz\\n' | dgemma chat -q
     """
     with exit_codes(verbose):
         check_show(show)
@@ -51,6 +53,7 @@ def chat(
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "quality": quality}
         wording: dict[str, Any] = {"system": system, "think": think, "stop": tuple(stop or ())}
         source: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline}
+        source |= {"kernels": kernels, "self_conditioning": self_conditioning}
         with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:
             from dgemma.cli.conversation import Conversation
 

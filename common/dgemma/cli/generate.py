@@ -59,7 +59,7 @@ def generate(
 
     \b
     Examples:
-      dgemma generate "12+30" --seed 1 --stats
+      dgemma generate "add 12+30" --seed 1 --stats
       git diff | dgemma generate "Write a commit message" -m dgemma:4bit
       dgemma generate -f notes.txt "Summarize this" --json
     """

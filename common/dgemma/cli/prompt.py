@@ -23,7 +23,7 @@ def read_prompt(argument: str | None, option: str | None, files: Sequence[Path])
         parts.append(text)
     parts = [part for part in parts if part.strip()]
     if not parts:
-        raise UsageError("There is no prompt.", 'Try: dgemma generate "12+30"')
+        raise UsageError("There is no prompt.", 'Try: dgemma generate "add 12+30"')
     return parts[0] if len(parts) == 1 else "\n\n".join(part.strip("\n") for part in parts)
 
 
