@@ -90,3 +90,12 @@ def test_reader_that_leaves(slow: Path) -> None:
     process.stdout.close()
     assert process.wait(timeout=20) == 0 and process.stderr.read() == b""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_closed_standard_files(folder: Path, closed: str) -> None:
+    whole = START.replace("dgemma.cli import", "dgemma.__main__ import")
+    words = [sys.executable, "-c", whole, "generate", "hi", "-m", str(folder), "--backend", NAME]
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *words], env=ENVIRONMENT, capture_output=True)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    assert done.stdout.count(b"\n") == (closed != ">&-")
