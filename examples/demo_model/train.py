@@ -20,15 +20,15 @@ from torch.optim import AdamW, Optimizer
 
 MUON_RATE, ADAM_RATE, DECAY = 0.02, 3e-3, 0.01
 BASE_WEIGHTS = {
-    "sudoku": 1.3,
-    "add": 1.8,
-    "sort": 1.0,
-    "reverse": 0.8,
-    "json": 0.7,
-    "count": 1.5,
-    "fill": 1.0,
-    "steps": 1.3,
-    "steps-direct": 1.0,
+    "sudoku": 1.4,
+    "add": 1.7,
+    "sort": 0.8,
+    "reverse": 0.6,
+    "json": 0.6,
+    "count": 2.4,
+    "fill": 1.7,
+    "steps": 1.9,
+    "steps-direct": 0.7,
 }
 
 
