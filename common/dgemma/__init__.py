@@ -4,11 +4,7 @@ model = dgemma.load()
 print(model.generate("3 + 4"))
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own takes longer to import than the rest of what a signal has to wait for.
 if TYPE_CHECKING:
     from dgemma.api import Model, load
     from dgemma.chat import Chat, Turn
@@ -46,8 +42,10 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the public names when they are first used, so that `import dgemma` is cheap."""
+    from importlib import import_module
+
     if name not in _HOMES:
         raise AttributeError(f"module 'dgemma' has no attribute {name!r}")
     return getattr(import_module(f"dgemma.{_HOMES[name]}"), name)

@@ -1,7 +1,5 @@
 """The `dgemma` command and `python -m dgemma`: signals are in hand before anything slow is imported."""
 
-from __future__ import annotations
-
 import os
 import sys
 

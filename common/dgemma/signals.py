@@ -1,28 +1,26 @@
 """How the process ends on SIGINT and SIGTERM: at once, without a word, the terminal as it was found.
 
-Imports nothing slow: it is in place before the command line is.
+Imports nothing slow, so that it is in place before anything that is; `signal` itself would bring `enum`.
 """
 
-from __future__ import annotations
-
 import os
-import signal
-import termios
-from contextlib import suppress
-from types import FrameType
-from typing import Any
+from _signal import SIGINT, SIGTERM, signal  # type: ignore[import-not-found]
 
 _AS_FOUND = b"\x1b[?2026l\x1b[0m\x1b[?25h\r\n"
-_modes: list[Any] = []
+_modes: list[int | list[bytes | int]] = []
 _drawing = False
 
 
 def install() -> None:
     """Let both signals end the process; what was written so far stays."""
-    with suppress(termios.error):
+    for number in (SIGINT, SIGTERM):
+        signal(number, leave)
+    import termios
+
+    try:
         _modes[:] = termios.tcgetattr(0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+    except termios.error:
+        _modes.clear()
 
 
 def drawing(active: bool) -> None:
@@ -31,11 +29,14 @@ def drawing(active: bool) -> None:
     _drawing = active
 
 
-def leave(number: int, frame: FrameType | None = None) -> None:
+def leave(number: int, frame: object = None) -> None:
     """End with the code 128 + `number`; as a handler it runs wherever the program is."""
-    if _drawing:
-        os.write(2, _AS_FOUND)
-    if _modes:
-        with suppress(termios.error):
+    try:
+        if _drawing:
+            os.write(2, _AS_FOUND)
+        if _modes:
+            import termios
+
             termios.tcsetattr(0, termios.TCSANOW, list(_modes))
-    os._exit(128 + number)
+    finally:
+        os._exit(128 + number)

@@ -48,6 +48,18 @@ def test_help_imports_no_tensor_library(arguments: list[str]) -> None:
     assert "dgemma" in done.stdout and ("Exit codes" in done.stdout) == ("--help" in arguments)
 
 
+def test_signals_wait_for_next_to_nothing() -> None:
+    """Until the handlers are in place a signal meets Python's own, so nothing slow may come before."""
+    code = (
+        "import sys, signal\nbefore = set(sys.modules)\nimport dgemma.__main__ as entry\n"
+        "print(sorted(set(sys.modules) - before))\nbefore = set(sys.modules)\n"
+        "entry.install()\nprint(sorted(set(sys.modules) - before))\n"
+        "print(signal.getsignal(2) is signal.getsignal(15) is not signal.default_int_handler)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["['dgemma', 'dgemma.__main__', 'dgemma.signals']", "['termios']", "True"]
+
+
 def test_module_entry() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dgemma", "--version"], env=ENVIRONMENT, capture_output=True, text=True
