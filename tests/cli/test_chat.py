@@ -1,18 +1,18 @@
 """`dgemma chat` in this process: piped lines, commands, what is refused."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from dgemma.backend import REGISTRY
+from dgemma.backend import REGISTRY, Job, Prediction
 from dgemma.cli import app
 from dgemma.cli.commands import changed
-from dgemma.errors import UsageError
+from dgemma.errors import OutOfMemoryError, UsageError
 from dgemma.settings import Settings
-from scripted_backend import ENTRY, NAME
+from scripted_backend import ENTRY, NAME, Scripted
 
 Talk = Callable[..., Result]
 
@@ -77,15 +77,49 @@ def test_leaving(talk: Talk, leave: str) -> None:
 )
 def test_commands(talk: Talk, lines: list[str], words: str) -> None:
     result = talk(*lines, "last")
-    assert result.exit_code == 0 and words in result.stderr and "Traceback" not in result.stderr
+    assert words in result.stderr and "Traceback" not in result.stderr
+    assert result.stdout.endswith("Hello.\n"), "the last line is answered"
 
 
 def test_several_lines(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     stream = __import__("dgemma").Chat.stream
     monkeypatch.setattr("dgemma.Chat.stream", lambda chat, prompt: (seen.append(prompt), stream(chat, prompt))[1])
-    assert talk('"""a', "b", 'c""" ignored', "d", '"""', "e", '"""', '"""f"""', '"""never closed').exit_code == 0
-    assert seen == ["a\nb\nc", "d", "e", "f", "never closed"]
+    assert talk('"""a', "b", 'c""" ignored', "d", '"""', "e", '"""', '"""f"""').exit_code == 0
+    assert seen == ["a\nb\nc", "d", "e", "f"]
+
+
+def test_half_an_entry_is_never_sent(talk: Talk) -> None:
+    result = talk("one", '"""never closed', "more")
+    assert (result.exit_code, result.stdout) == (2, "Hello.\n") and 'no closing """' in result.stderr
+
+
+LONG = "a" * 5000
+
+
+@pytest.mark.parametrize("bad", [LONG, "/what", "/set steps x", "/load /nowhere", "/regen x", "/regen \u00b2"])
+def test_a_line_that_fails_is_told_once_and_the_next_one_is_answered(talk: Talk, bad: str) -> None:
+    result = talk("one", bad, "two", flags=("-q",))
+    assert (result.exit_code, result.stdout) == (2, "Hello.\n" * 2) and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("error", "code"), [(OutOfMemoryError("Too big."), 5), (MemoryError(), 5)])
+def test_a_turn_that_fails_half_way(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    passes, forward = [0], Scripted.forward
+
+    def fail_once(backend: Scripted, jobs: Sequence[Job]) -> list[Prediction | None]:
+        passes[0] += 1
+        if passes[0] == 5:
+            raise error
+        return forward(backend, jobs)
+
+    monkeypatch.setattr(Scripted, "forward", fail_once)
+    result = talk("one", "two", script="x" * 40, flags=("-q",))
+    first, second = result.stdout.splitlines()
+    assert result.exit_code == code and result.stderr.count("\n") == 1
+    assert "x" * 40 in (first, second) and min(first, second, key=len) != "x" * 40
 
 
 def test_again_with_a_seed(talk: Talk) -> None:

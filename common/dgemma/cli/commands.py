@@ -98,7 +98,7 @@ class Commands:
         return f"{name} = {_shown(getattr(self._chat.settings, name))}"
 
     def _regen(self, argument: str) -> Again:
-        if argument and not argument.isdigit():
+        if argument and not argument.isdecimal():
             raise UsageError(f"/regen takes a seed, not {argument!r}.")
         if not self._chat.turns:
             raise UsageError("There is no turn to answer again.")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dgemma.cli import options as o
+from dgemma.cli.interrupts import Interrupts
 from dgemma.cli.loading import load_model
 from dgemma.cli.prompt import read_prompt, read_start
 from dgemma.cli.recording import recorder
-from dgemma.cli.terminal import Interrupts, Terminal, check_show, exit_codes
+from dgemma.cli.terminal import Terminal, check_show, exit_codes
 from dgemma.errors import UsageError
 
 if TYPE_CHECKING:

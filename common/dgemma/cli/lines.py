@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from dgemma.errors import UsageError
 
 PROMPT, MORE = ">>> ", "... "
 _QUOTES = '"""'
@@ -22,19 +23,18 @@ class Lines:
         self._ask = _editing(words) if self.interactive else _plain
 
     def read(self) -> str | None:
-        """The next entry; None at the end. Raises KeyboardInterrupt where Ctrl-C dropped the line."""
-        with _interruptible():
-            line = self._line(PROMPT)
-            if line is None or not line.lstrip().startswith(_QUOTES):
-                return line
-            return self._until_quotes(line.lstrip()[len(_QUOTES) :])
+        """The next entry; None at the end. Raises UsageError where the end comes within an entry."""
+        line = self._line(PROMPT)
+        if line is None or not line.lstrip().startswith(_QUOTES):
+            return line
+        return self._until_quotes(line.lstrip()[len(_QUOTES) :])
 
     def _until_quotes(self, line: str) -> str:
         found = [line]
         while _QUOTES not in found[-1]:
             more = self._line(MORE)
             if more is None:
-                break
+                raise UsageError(f"The entry has no closing {_QUOTES} and is dropped.", "Enter it again.")
             found.append(more)
         return "\n".join([*found[:-1], found[-1].partition(_QUOTES)[0]]).strip("\n")
 
@@ -47,16 +47,6 @@ def history_file() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("dgemma") / "history"
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt while a line is being entered."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _is_terminal() -> bool:
@@ -97,6 +87,7 @@ def _editing(words: Sequence[str]) -> Callable[[str], str | None]:
         except EOFError:
             print(file=sys.stderr)
             return None
+        line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             readline.write_history_file(path)

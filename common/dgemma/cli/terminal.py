@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 import typer
 
@@ -154,8 +152,13 @@ class Terminal:
         self._end_status()
         self._canvas.draw(draft, self._held, self._held_talk)
 
+    def end_line(self) -> None:
+        """End the answer's line where it is not complete."""
+        self._free_line()
+        self._out("\n" if self._line_open else "")
+
     def close(self) -> None:
-        """Remove what is drawn and end the line."""
+        """Remove what is drawn and print what was held back."""
         self._free_line()
 
     def _out(self, text: str) -> None:
@@ -201,27 +204,6 @@ class Terminal:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class Interrupts:
-    """While active, the first SIGINT or SIGTERM only sets `code`; the next one ends the process."""
-
-    def __init__(self) -> None:
-        self.code: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.code is not None:
-            signals.leave(number)
-        self.code = 128 + number
 
 
 @contextmanager

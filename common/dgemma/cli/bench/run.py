@@ -12,7 +12,8 @@ import typer
 
 from dgemma.cli import options as common
 from dgemma.cli.bench import options as o
-from dgemma.cli.terminal import Interrupts, Terminal, exit_codes
+from dgemma.cli.interrupts import Interrupts
+from dgemma.cli.terminal import Terminal, exit_codes
 
 if TYPE_CHECKING:
     from dgemma.bench.engines import Engine, Target
