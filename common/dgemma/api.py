@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dgemma import infill
+from dgemma.aliases import DEMO
 from dgemma.answer import Answer
 from dgemma.backend import Backend, BackendOptions, load_backend
 from dgemma.config import GenerationDefaults
@@ -17,7 +18,7 @@ from dgemma.env import default_backend
 from dgemma.errors import require
 from dgemma.fit import check_fit
 from dgemma.generation import Generation, Origin, Stream
-from dgemma.hub import DEMO, Located, locate
+from dgemma.hub import Located, locate
 from dgemma.infill import Filled
 from dgemma.modes import mode_of
 from dgemma.session import Session
@@ -109,6 +110,12 @@ class Model:
         A `session` lends the cache that its last generation left. `finished` hears of the result with the last event.
         """
         return self._stream([prompt], (settings or Settings()).with_(**overrides), session, finished)
+
+    def check(self, settings: Settings, prompt: Prompt = "") -> None:
+        """Raise UsageError where this model cannot answer `prompt` under `settings`; nothing is computed."""
+        text = self.prompt_text(prompt, settings)
+        answer = Answer(self.tokenizer, text, settings.stop, settings.raw)
+        self._request(text, answer, settings, None).check(self.backend.config)
 
     def chat(self, settings: Settings | None = None, **overrides: Any) -> Chat:
         """A conversation; every turn encodes only what the cache does not hold yet. Overrides as in `generate`."""

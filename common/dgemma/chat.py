@@ -12,11 +12,13 @@ from typing import Any, Self
 from dgemma.api import Model
 from dgemma.errors import UsageError, require
 from dgemma.generation import Generation, Stream
+from dgemma.outputs import write_file
 from dgemma.session import Session
 from dgemma.settings import Settings
 from dgemma.template import Message
 
 _SCHEMA = 1
+_LARGEST = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +81,28 @@ class Chat:
         self._session.close()
 
     def save(self, path: Path) -> None:
-        """Write the conversation as JSON: model, system message, and messages as the OpenAI format has them."""
+        """Write the conversation as JSON: model, system message, and messages as the OpenAI format has them.
+
+        A file of that name is replaced in one step. Raises WriteError.
+        """
         system = self.settings.system
         head = [] if system is None else [{"role": "system", "content": system}]
         found = {"schema": _SCHEMA, "model": self.model.located.name, "messages": [*head, *map(dict, self.messages)]}
         found |= {"seeds": [turn.seed for turn in self.turns], "reasoning": [turn.reasoning for turn in self.turns]}
-        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_file(path, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
 
     def load(self, path: Path) -> None:
-        """Replace turns and system message by those of a file that `save` wrote. Raises UsageError."""
+        """Replace turns and system message by those of a file that `save` wrote.
+
+        Raises UsageError, and changes nothing, where it is not such a file or this model cannot go on from it.
+        """
+        system, turns = _read(path)
+        settings = self.settings.with_(system=system)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            system, turns = _parsed(found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path} is not a saved conversation: {error}.") from error
-        self.settings = self.settings.with_(system=system)
-        self.turns = turns
+            self.model.check(settings, [*_messages(turns), {"role": "user", "content": ""}])
+        except UsageError as error:
+            raise UsageError(f"{path} cannot be gone on from: {error}", error.remedy) from error
+        self.settings, self.turns = settings, turns
 
     def close(self) -> None:
         """Free the cache."""
@@ -129,13 +137,45 @@ def _drained(stream: Stream) -> Generation:
     return stream.generations[0]
 
 
+def _read(path: Path) -> tuple[str | None, list[Turn]]:
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} is not a file.")
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{path} is too large for a saved conversation.")
+        return _parsed(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path} is not a saved conversation: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+
+
 def _parsed(found: dict[str, Any]) -> tuple[str | None, list[Turn]]:
+    if found.get("schema", _SCHEMA) != _SCHEMA:
+        raise ValueError(f"its schema is {found['schema']!r}, not {_SCHEMA}")
     messages = list(found["messages"])
-    system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else None
+    system = _text(messages.pop(0)["content"]) if messages and messages[0]["role"] == "system" else None
     users, answers = messages[::2], messages[1::2]
     if len(messages) % 2 or any(m["role"] != "user" for m in users) or any(m["role"] != "assistant" for m in answers):
         raise ValueError("user and assistant do not alternate")
     seeds = found.get("seeds") or [None] * len(users)
     thoughts = found.get("reasoning") or [""] * len(users)
     rows = zip(users, answers, thoughts, seeds, strict=True)
-    return system, [Turn(str(u["content"]), str(a["content"]), str(r), s) for u, a, r, s in rows]
+    return system, [Turn(_text(u["content"]), _text(a["content"]), _text(r), _seed(s)) for u, a, r, s in rows]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} where a text belongs")
+    value.encode("utf-8")
+    return value
+
+
+def _seed(value: object) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ValueError(f"{value!r} is not a seed")
+    return value

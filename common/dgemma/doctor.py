@@ -9,13 +9,13 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
+from dgemma.aliases import DEMO
 from dgemma.backend import REGISTRY
 from dgemma.bench.environment import environment
 from dgemma.cached import cache_folder
 from dgemma.env import has_nvidia_driver, is_apple_silicon
 from dgemma.errors import DgemmaError
 from dgemma.fit import memory
-from dgemma.hub import DEMO
 
 _SCHEMA = 1
 _LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch",)}

@@ -23,6 +23,14 @@ class UsageError(DgemmaError):
     exit_code = 2
 
 
+class WriteError(DgemmaError):
+    """A file cannot be written."""
+
+
+class StandardOutputError(WriteError):
+    """Standard output takes no more, so that nothing further can be answered."""
+
+
 class ModelNotFoundError(DgemmaError):
     """No such folder, alias or repository, or not downloaded while offline."""
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dgemma.aliases import REAL_MODEL, aliases
+from dgemma.aliases import DEMO, REAL_MODEL, REPO, aliases, is_path
 from dgemma.config import read_json
-from dgemma.errors import CheckpointError, DgemmaError, ModelNotFoundError, NetworkError
+from dgemma.errors import CheckpointError, DgemmaError, ModelNotFoundError, NetworkError, WriteError
 
-DEMO = "demo"
 _DEMO_FOLDER = Path(__file__).parent / "demo"
-_REPO = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _WANTED = ("*.json", "*.jinja", "model*.safetensors")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 _NEEDED = ("config.json", "generation_config.json", "tokenizer.json")
 
 
@@ -34,13 +33,13 @@ def locate(model: str, offline: bool = False, report: Callable[[str], None] = la
 
     Raises ModelNotFoundError, NetworkError. HF_HUB_OFFLINE counts as `offline`. `report` hears of a download.
     """
-    if model == DEMO:
-        return _demo()
     names = aliases()
     name = names.get(model, model)
-    if _is_path(name):
+    if name == DEMO:
+        return _demo()
+    if is_path(name):
         return _local(name)
-    match = _REPO.fullmatch(name)
+    match = REPO.fullmatch(name)
     if match is None:
         known = ", ".join((DEMO, *names))
         raise ModelNotFoundError(f"No model called {model!r}.", f"Give a folder, owner/name[@revision], or: {known}.")
@@ -50,7 +49,7 @@ def locate(model: str, offline: bool = False, report: Callable[[str], None] = la
 def resolve(model: str) -> tuple[str, str | None] | None:
     """The repository and revision that `model` (an alias or a name) means; None where it means a folder."""
     name = aliases().get(model, model)
-    match = None if model == DEMO or _is_path(name) else _REPO.fullmatch(name)
+    match = None if name == DEMO or is_path(name) else REPO.fullmatch(name)
     return None if match is None else (match[1], match[2])
 
 
@@ -80,10 +79,6 @@ def _demo() -> Located:
     if missing_file(_DEMO_FOLDER):
         raise ModelNotFoundError("This installation has no demo model.", f"Name a model, e.g. -m {REAL_MODEL}.")
     return Located(_DEMO_FOLDER, DEMO)
-
-
-def _is_path(name: str) -> bool:
-    return name.startswith((".", "/", "~", os.sep)) or Path(name).is_dir()
 
 
 def _local(name: str) -> Located:
@@ -184,5 +179,10 @@ def _explained(error: Exception, repo: str, revision: str | None) -> DgemmaError
         return ModelNotFoundError(f"{repo} has no revision {revision!r}.")
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelNotFoundError(f"There is no repository {repo}, or it is private.", "If private, run: hf auth login")
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return WriteError(
+            f"The Hugging Face cache cannot be written: {error.strerror}.",
+            "Free some space, or set HF_HOME to another place; what has arrived is kept.",
+        )
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     return NetworkError(f"Downloading {repo} failed: {reason}", "Try again; what has arrived is kept.")

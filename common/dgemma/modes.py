@@ -22,10 +22,8 @@ _MEANINGLESS = {
 
 
 def mode_of(settings: Settings, tokenizer: Tokenizer, defaults: GenerationDefaults) -> Mode | None:
-    """The mode that `settings` name; None is block diffusion. A setting that it would ignore is a UsageError."""
-    if settings.mode not in _MEANINGLESS:
-        raise UsageError(f"Unknown mode {settings.mode!r}.", f"Choose one of: {', '.join(_MEANINGLESS)}.")
-    _refuse_meaningless(settings)
+    """The mode that `settings` name; None is block diffusion. Raises UsageError as `check_mode`."""
+    check_mode(settings)
     temperature = settings.temperature or 0.0
     if settings.mode == "diffusion":
         return None
@@ -35,6 +33,16 @@ def mode_of(settings: Settings, tokenizer: Tokenizer, defaults: GenerationDefaul
     if settings.mode == "verified":
         return Verified(temperature, steps)
     return Hybrid(hybrid_policy(tokenizer, defaults, settings.think), temperature, steps)
+
+
+def check_mode(settings: Settings) -> None:
+    """Raise UsageError where `settings` name no mode, or hold a setting that it would ignore."""
+    if settings.mode not in _MEANINGLESS:
+        raise UsageError(f"Unknown mode {settings.mode!r}.", f"Choose one of: {', '.join(_MEANINGLESS)}.")
+    given: Mapping[str, object] = {name: getattr(settings, name) for name in _MEANINGLESS[settings.mode]}
+    for name, value in given.items():
+        require(value is None, f"{name} means nothing in mode {settings.mode}.", "Leave it out.")
+    draft_steps_of(settings.draft_steps)
 
 
 def draft_steps_of(wanted: int | str | None) -> DraftSteps:
@@ -52,9 +60,3 @@ def hybrid_policy(tokenizer: Tokenizer, defaults: GenerationDefaults, think: boo
     if opens is None or closes is None:
         return unsettled
     return AnyOf((WhileThinking(opens, closes, expected=think), unsettled))
-
-
-def _refuse_meaningless(settings: Settings) -> None:
-    given: Mapping[str, object] = {name: getattr(settings, name) for name in _MEANINGLESS[settings.mode]}
-    for name, value in given.items():
-        require(value is None, f"{name} means nothing in mode {settings.mode}.", "Leave it out.")

@@ -66,7 +66,7 @@ class EntropyBound:
     bound: float
 
     def __post_init__(self) -> None:
-        require(self.bound >= 0, f"The entropy bound must not be negative, but is {self.bound}.")
+        require(0 <= self.bound < math.inf, f"The entropy bound must be a number from 0, not {self.bound}.")
 
     def __call__(self, entropy: Float32s) -> Bools:
         """Which positions to accept. Sums run in double and round to float32 at each position, as torch's on a CPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,7 @@ from typing import Any
 from dgemma.config import GenerationDefaults
 from dgemma.errors import require
 from dgemma.quality import guarded
-from dgemma.schedule import Denoising
+from dgemma.schedule import Denoising, EntropyBound, LinearTemperature
 
 _SEED_BITS = 32
 
@@ -74,4 +75,18 @@ class Settings:
         require(
             not (self.raw and self.think), "A raw prompt cannot switch thinking on.", "Put <|think|> into the prompt."
         )
+        self._check_numbers()
         require(self.seed is None or 0 <= self.seed < 2**64, f"A seed lies in [0, 2**64), not {self.seed}.")
+
+    def _check_numbers(self) -> None:
+        for name in ("max_tokens", "steps", "canvas_length"):
+            count = getattr(self, name)
+            require(count is None or count >= 1, f"{name} must be at least 1, not {count}.")
+        if self.entropy_bound is not None:
+            EntropyBound(self.entropy_bound)
+        if self.temperature is not None:
+            require(0 <= self.temperature < math.inf, f"A temperature is a number from 0, not {self.temperature}.")
+        if self.temperature_range is not None:
+            LinearTemperature(*self.temperature_range, steps=1)
+        twice = self.mode == "diffusion" and self.temperature is not None and self.temperature_range is not None
+        require(not twice, "A temperature and a temperature range exclude one another.", "Give one of them.")

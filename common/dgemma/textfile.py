@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgemma.errors import DgemmaError, UsageError
+from dgemma.errors import UsageError
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -60,24 +58,3 @@ def read(path: Path) -> TextFile:
         return TextFile.of(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Give `path` (behind links) new contents in one step: readers see the old bytes or the new ones."""
-    target = path.resolve()
-    mode = target.stat().st_mode
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise DgemmaError(f"{target.parent} cannot be written: {error.strerror}.") from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode & 0o7777)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -76,22 +76,29 @@ class Trace:
     end: Mapping[str, Any] | None
     lines: tuple[str, ...]
 
+    @property
+    def complete(self) -> bool:
+        """Whether its generation came to its end; otherwise the file was cut or the process ended before."""
+        return self.end is not None
+
     @classmethod
     def read(cls, path: Path) -> Trace:
-        """Raises UsageError where `path` is not a trace of a version that is known; a cut last line is left out."""
+        """Raises UsageError where `path` is no trace of a version that is known; a cut last line is left out."""
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read: {error}.") from error
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
         objects = list(_objects(lines))
         header = objects[0] if objects else {}
         if header.get("format") != FORMAT:
             raise UsageError(f"{path} is not a trace.", "Write one with: dgemma generate --trace FILE")
         if header.get("version") != VERSION:
             raise UsageError(f"{path} has version {header.get('version')}; this dgemma reads {VERSION}.", "Upgrade it.")
+        if any(line.strip() for line in lines[len(objects) + 1 :]):
+            raise UsageError(f"{path} is damaged in line {len(objects) + 1}.", "Record it again.")
         try:
-            return cls._of(header, objects[1:], lines[: len(objects)])
-        except (KeyError, ValueError, TypeError, IndexError) as error:
+            return cls._of(header, objects[1:], [line.decode() for line in lines[: len(objects)]])
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise UsageError(f"{path} is damaged: {error!r}.", "Record it again.") from error
 
     @classmethod
@@ -99,14 +106,16 @@ class Trace:
         texts: dict[int, str] = {}
         events: list[Draft | Block] = []
         last: tuple[int, ...] = ()
-        for each in objects:
-            texts |= {int(token): text for token, text in each.get("t", {}).items()}
+        end = objects[-1] if objects and "reason" in objects[-1] else None
+        for each in objects if end is None else objects[:-1]:
+            texts |= {int(token): _text(text) for token, text in each.get("t", {}).items()}
             if "b" in each:
-                events.append(Block(0, each["c"], tuple(each["b"]), each["s"], each["ok"]))
-            elif "e" in each:
+                events.append(_as_block(each))
+            else:
                 events.append(_as_draft(each, last))
                 last = events[-1].tokens
-        end = next((each for each in objects if "reason" in each), None)
+        if end is not None:
+            _text(end["reason"]), _count(end["stats"]["completion_tokens"])
         return cls(header, texts, tuple(events), end, tuple(lines))
 
     def canvases(self) -> list[tuple[list[Draft], Block | None]]:
@@ -121,32 +130,50 @@ class Trace:
         return [(found, blocks.get(canvas)) for canvas, found in sorted(steps.items())]
 
 
+def _as_block(fields: Mapping[str, Any]) -> Block:
+    tokens = tuple(map(_count, fields["b"]))
+    return Block(0, _count(fields["c"]), tokens, _count(fields["s"]), bool(fields["ok"]))
+
+
 def _as_draft(fields: Mapping[str, Any], last: tuple[int, ...]) -> Draft:
-    tokens = np.array(fields.get("i", last), dtype=np.int64)
+    tokens = np.array([*map(_count, fields["i"])] if "i" in fields else last, dtype=np.int64)
     size, changed = tokens.size, np.zeros(tokens.size, dtype=np.bool_)
     if "i" in fields:
         changed = _from_bits(fields["u"], size)
     else:
-        places, ids = fields["d"][::2], fields["d"][1::2]
+        numbers = [*map(_count, fields["d"])]
+        places, ids = numbers[::2], numbers[1::2]
         tokens[places], changed[places] = ids, True
     return Draft(
         handle=0,
-        canvas=fields["c"],
-        step=fields["s"],
-        steps=fields["n"],
+        canvas=_count(fields["c"]),
+        step=_count(fields["s"]),
+        steps=_count(fields["n"]),
         tokens=tuple(tokens.tolist()),
         accepted=tuple(_from_bits(fields["a"], size).tolist()),
         changed=tuple(changed.tolist()),
-        mean_entropy=fields["h"],
-        entropy=_from_levels(fields["e"]),
+        mean_entropy=float(fields["h"]),
+        entropy=_from_levels(fields["e"], size),
     )
 
 
-def _objects(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if not isinstance(found, dict):
             return
@@ -159,8 +186,8 @@ def _levels(entropy: Sequence[float]) -> str:
     return base64.b64encode(np.rint(scaled).astype(np.uint8).tobytes()).decode()
 
 
-def _from_levels(text: str) -> tuple[float, ...]:
-    levels = np.frombuffer(base64.b64decode(text), dtype=np.uint8).astype(np.float64)
+def _from_levels(text: str, count: int) -> tuple[float, ...]:
+    levels = _unpacked(text, count).astype(np.float64)
     return tuple(((levels / _LEVELS) ** 2 * _LARGEST).tolist())
 
 
@@ -170,5 +197,11 @@ def _bits(flags: Sequence[bool]) -> str:
 
 
 def _from_bits(text: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    packed = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-    return np.unpackbits(packed, count=count).astype(np.bool_)
+    return np.unpackbits(_unpacked(text, -(-count // 8)), count=count).astype(np.bool_)
+
+
+def _unpacked(text: str, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    packed = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)
+    if packed.size != count:
+        raise ValueError(f"{packed.size} bytes where {count} belong")
+    return packed

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dgemma.errors import CheckpointError, DgemmaError, UsageError
+from dgemma.outputs import writing
 from dgemma_convert import readers
 from dgemma_convert import report as reports
 from dgemma_convert.card import card
@@ -107,9 +108,10 @@ def _attempt(target: Path, nbytes: int, resume: bool) -> Iterator[Path]:
     folder = target.with_name(target.name + ".partial")
     if folder.exists() and not resume:
         raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _check_room(folder, nbytes)
-    folder.mkdir(exist_ok=True)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _check_room(folder, nbytes)
+        folder.mkdir(exist_ok=True)
     try:
         yield folder
     except UsageError:

@@ -88,6 +88,70 @@ def test_aliases(folder: Path) -> None:
     assert run("models", "alias", "a b", "c").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("demo", REPO),
+        ("dgemma:4bit", REPO),
+        ("dgemma:bf16", "demo"),
+        ("", REPO),
+        ("a b", REPO),
+        ("owner/name", REPO),
+        ("./here", REPO),
+        (".", REPO),
+        ("..", REPO),
+        ("~x", REPO),
+        ("a@b", REPO),
+        ("mine", ""),
+        ("mine", "mine"),
+        ("mine", "no such model"),
+        ("mine", "missing"),
+        ("mine", "./missing"),
+        ("mine", "/missing"),
+        ("mine", "."),
+        ("mine", "a/b/c"),
+        ("mine", "owner/name@"),
+    ],
+)
+def test_aliases_that_could_not_be_used_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    result = run("models", "alias", name, target)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    assert not (tmp_path / "config" / "aliases.toml").exists()
+
+
+def test_an_alias_stands_for_a_model_wherever_it_is_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    for name, target in (("mine", folder.name), ("again", "mine"), ("toy", "demo"), ("four", "dgemma:4bit")):
+        assert run("models", "alias", name, target).exit_code == 0
+    assert run("models", "alias", "mine", REPO).exit_code == 0, "one's own may be changed"
+    monkeypatch.chdir(tmp_path / "config")
+    assert run("models", "path", "again").stdout == f"{folder}\n"
+    assert run("models", "path", "toy").stdout == run("models", "path", "demo").stdout
+    assert aliases.aliases()["four"] == aliases.BUILT_IN["dgemma:4bit"]
+    assert run("models", "alias", "toy", "--remove").exit_code == 0 and "toy" not in aliases.aliases()
+
+
+@pytest.mark.parametrize("line", ['demo = "a/b"', '"dgemma:4bit" = "a/b"', '"a/b" = "c/d"'])
+def test_a_shadow_in_the_file_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "aliases.toml").write_text(line)
+    result = run("generate", "hi", "-m", "demo", "-q")
+    assert result.exit_code == 2 and "aliases.toml" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_aliases_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain").write_text("")
+    monkeypatch.setattr(aliases, "alias_file", lambda: tmp_path / "plain" / "aliases.toml")
+    result = run("models", "alias", "mine", REPO)
+    assert result.exit_code in (1, 2) and "plain" in result.stderr and "Unexpected" not in result.stderr
+
+
 def test_a_damaged_alias_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     for text in ("no toml", "mine = 3"):

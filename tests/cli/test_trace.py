@@ -1,6 +1,9 @@
 """`--trace` and `dgemma trace` in this process, on a scripted backend."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,9 @@ from typer.testing import CliRunner, Result
 
 from dgemma.backend import REGISTRY
 from dgemma.cli import app
+from dgemma.trace import Trace
 from scripted_backend import ENTRY, NAME
+from tests.cli.test_process import ENVIRONMENT, START
 
 Run = Callable[..., Result]
 TEXT = "a<b\nc" * 10
@@ -60,4 +65,34 @@ def test_what_is_not_a_trace(run: Run, tmp_path: Path, command: list[str]) -> No
 
 def test_a_trace_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     result = run("generate", "hi", "--trace", str(tmp_path / "no" / "t"))
-    assert result.exit_code == 2 and "cannot be written" in result.stderr
+    assert result.exit_code == 1 and "cannot be written" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["show"], ["stats", "--json"], ["html", "-o", "PAGE"]])
+def test_a_cut_trace_is_readable_up_to_there_and_says_so(run: Run, tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "t"
+    run("generate", "hi", "--trace", str(path))
+    arguments = [word.replace("PAGE", str(tmp_path / "page")) for word in command[1:]]
+    whole = path.read_bytes()
+    assert run("trace", command[0], str(path), *arguments).stderr == ""
+    lines = whole.splitlines(keepends=True)
+    for cut in (b"".join(lines[:-1]), b"".join(lines[:4]), b"".join(lines[:4]) + lines[4][:20], lines[0]):
+        path.write_bytes(cut)
+        found = run("trace", command[0], str(path), *arguments)
+        assert found.exit_code == 0 and found.stderr.startswith("Warning: ") and "was cut" in found.stderr
+        assert command[0] != "stats" or json.loads(found.stdout)["complete"] is False
+
+
+def test_a_killed_generation_leaves_what_it_had(folder: Path, tmp_path: Path) -> None:
+    (folder / "script.txt").write_text(TEXT * 20)
+    (folder / "pause.txt").write_text("0.02")
+    path = tmp_path / "t"
+    words = [sys.executable, "-c", START, "generate", "hi", "-m", str(folder), "--backend", NAME, "--trace", str(path)]
+    process = subprocess.Popen(words, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not path.exists() or path.read_bytes().count(b"\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    trace = Trace.read(path)
+    assert len(trace.events) >= 3 and not trace.complete

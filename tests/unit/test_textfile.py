@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgemma import textfile
 from dgemma.errors import UsageError
 from dgemma.textfile import TextFile
 
@@ -47,26 +45,3 @@ def test_what_an_encoding_lacks_is_an_error() -> None:
 def test_newlines_of_generated_text() -> None:
     assert TextFile.of(b"a\r\nb\r\nc\n").adapt("x\ny") == "x\r\ny"
     assert TextFile.of(b"a\nb").adapt("x\r\ny") == "x\ny"
-
-
-def test_replacing_keeps_permissions_and_links(tmp_path: Path) -> None:
-    target, link = tmp_path / "file.txt", tmp_path / "link.txt"
-    target.write_bytes(b"old")
-    target.chmod(0o640)
-    link.symlink_to(target)
-    textfile.replace(link, b"new")
-    assert target.read_bytes() == b"new" and target.stat().st_mode & 0o7777 == 0o640 and link.is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.txt", "link.txt"]
-
-
-def test_a_failed_replacement_leaves_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "file.txt"
-    target.write_bytes(b"old")
-
-    def fail(self: Path, other: Path) -> None:
-        raise OSError("disk")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk"):
-        textfile.replace(target, b"new")
-    assert target.read_bytes() == b"old" and [path.name for path in tmp_path.iterdir()] == ["file.txt"]

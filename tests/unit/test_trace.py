@@ -83,6 +83,40 @@ def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
         Trace.read(tmp_path / "missing")
 
 
+@given(st.data())
+@settings(max_examples=150)
+def test_no_damage_passes_and_none_is_a_crash(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Any field of any line replaced by something else: refused, or read as what it says."""
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    events = [draft([1, 2], 1), draft([1, 3], 2), Block(0, 0, (1, 3), 2, True)]
+    lines = [json.loads(line) for line in written(path, events).read_text().splitlines()]
+    line = data.draw(st.sampled_from(lines[1:]))
+    name = data.draw(st.sampled_from(sorted(line)))
+    wrong: list[object] = [None, "x", "AAAA", [], [1], ["x"], [1.5], [9, 9], [-1, 2], {}, {"x": 3}, {"1": 3}, -1, 1.5]
+    line[name] = data.draw(st.sampled_from(wrong))
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    try:
+        found = Trace.read(path)
+    except UsageError as error:
+        assert "damaged" in str(error)
+        return
+    for event in found.events:
+        assert all(type(token) is int and token >= 0 for token in event.tokens)
+        assert isinstance(event, Block) or len(event.tokens) == len(event.accepted) == len(event.entropy)
+    assert all(isinstance(text, str) for text in found.texts.values())
+    page(found), CommitOrder.of(found)
+
+
+@pytest.mark.parametrize("line", range(1, 4))
+def test_damage_within_is_not_taken_for_a_cut(tmp_path: Path, line: int) -> None:
+    events = [draft([1, 2], 1), draft([1, 3], 2), Block(0, 0, (1, 3), 2, True)]
+    lines = written(tmp_path / "t", events).read_bytes().splitlines()
+    lines[line - 1 if line == 3 else line] = b"\xff garbage"
+    (tmp_path / "t").write_bytes(b"\n".join([*lines, b"{}"]))
+    with pytest.raises(UsageError, match="damaged in line"):
+        Trace.read(tmp_path / "t")
+
+
 def test_the_order_of_settling(tmp_path: Path) -> None:
     canvases = [[9, 9, 9, 9], [1, 9, 9, 9], [1, 2, 9, 9], [1, 2, 3, 9], [1, 2, 3, 4]]
     steps = [draft(tokens, step) for step, tokens in enumerate(canvases, 1)]

@@ -10,6 +10,7 @@ from typing import Any
 from dgemma.bench.formats import setting
 from dgemma.bench.row import Row
 from dgemma.errors import UnsupportedError
+from dgemma.outputs import writing
 
 _HASH_SALT = "dgemma"
 _WIDTH, _BAR = 7.0, 0.45
@@ -25,7 +26,8 @@ def plot_all(rows: Sequence[Row], folder: Path, stem: str) -> list[tuple[str, Pa
             path = folder / f"{stem}-{name}.svg"
             axes.set_title(title)
             figure.tight_layout()
-            figure.savefig(path, metadata={"Date": None})
+            with writing(path):
+                figure.savefig(path, metadata={"Date": None})
             drawn.append((title, path))
         pyplot.close(figure)
     return drawn

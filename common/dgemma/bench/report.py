@@ -9,6 +9,7 @@ from dgemma.bench.compare import Comparison, compare, pair
 from dgemma.bench.formats import label, markdown_table, number, render, setting
 from dgemma.bench.row import Row
 from dgemma.errors import UsageError
+from dgemma.outputs import write_file
 
 _METRICS = ("e2e tok/s", "ms/step", "CPU s/step", "quality")
 _INTRODUCTION = (
@@ -25,7 +26,7 @@ def write(rows: Sequence[Row], target: Path) -> list[Path]:
     if not rows:
         raise UsageError("There are no rows to report.")
     plots = plot_all(rows, target.parent, target.stem)
-    target.write_text(text(rows, plots), encoding="utf-8")
+    write_file(target, text(rows, plots).encode("utf-8"))
     return [target, *(path for _, path in plots)]
 
 

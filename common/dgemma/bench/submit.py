@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dgemma.bench.row import Row
 from dgemma.errors import UsageError
+from dgemma.outputs import write_file
 
 _PRIVATE = ("command", "power")
 
@@ -29,11 +30,9 @@ def write(rows: Sequence[Row], target: Path | None) -> Path:
     kept = prepare(rows)
     first = kept[0]
     target = target or Path(f"dgemma-bench-{_slug(first.machine)}-{_slug(first.name)}.jsonl")
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.writelines(row.dump() for row in kept)
-    except FileExistsError:
-        raise UsageError(f"{target} exists.", "Name another file with -o.") from None
+    if target.exists():
+        raise UsageError(f"{target} exists.", "Name another file with -o.")
+    write_file(target, "".join(row.dump() for row in kept).encode("utf-8"))
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from dgemma.cli.doctor import doctor
 from dgemma.cli.fill import edit, fill
 from dgemma.cli.generate import generate
 from dgemma.cli.models import app as models
+from dgemma.cli.terminal import silence_stdout
 from dgemma.cli.trace import app as trace
 from dgemma.signals import install
 
@@ -49,7 +51,12 @@ def main() -> None:
     install()
     if _COMPLETING in os.environ:
         completion_init()
-    app(prog_name="dgemma")
+    try:
+        app(prog_name="dgemma")
+    except OSError as error:  # What no command wrote: help and version.
+        silence_stdout()
+        print(f"dgemma: Standard output cannot be written: {error.strerror}.", file=sys.stderr)
+        sys.exit(1)
 
 
 def _print_version(wanted: bool) -> None:

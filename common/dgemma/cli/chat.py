@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from dgemma.cli import options as o
-from dgemma.cli.loading import load_model
+from dgemma.cli.loading import check_settings, load_model
 from dgemma.cli.terminal import Terminal, check_show, exit_codes
 
 
@@ -52,12 +52,14 @@ def chat(
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "quality": quality}
         wording: dict[str, Any] = {"system": system, "think": think, "stop": tuple(stop or ())}
+        settings = {**sampling, **wording, "max_tokens": max_tokens}
+        check_settings(settings)
         source: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline}
         source |= {"kernels": kernels, "self_conditioning": self_conditioning}
         with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:
             from dgemma.cli.conversation import Conversation
 
             terminal.close()
-            with loaded.chat(**sampling, **wording, max_tokens=max_tokens) as talk:
+            with loaded.chat(**settings) as talk:
                 code = Conversation(talk, terminal, at_end=show == "none").run()
         raise typer.Exit(code)

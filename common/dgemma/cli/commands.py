@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dgemma.chat import Chat
-from dgemma.cli.options import temperature_range
+from dgemma.cli.options import two_numbers
 from dgemma.cli.report import stats_line
 from dgemma.errors import UsageError
 from dgemma.generation import Generation
@@ -21,7 +22,8 @@ HELP = '''/help                this list (h)
 /set NAME VALUE      change a setting for the turns to come; without arguments list them; VALUE default resets
 /regen [SEED]        answer the last message again, with another seed or with SEED
 /undo                take the last turn back
-/save FILE           write the conversation as JSON
+/save FILE           write the conversation as JSON; a file that is not this conversation's own is left alone
+/save! FILE          write it over whatever is there
 /load FILE           read one
 /stats               what the conversation and the last turn cost
 /think on|off        reason before answering
@@ -49,6 +51,7 @@ class Commands:
         self._chat = chat
         self.last: Generation | None = None
         self.count = 0
+        self._file: Path | None = None
         self._known: dict[str, Callable[[str], str | Again]] = {
             "/help": lambda argument: HELP,
             "/exit": self._exit,
@@ -58,6 +61,7 @@ class Commands:
             "/regen": self._regen,
             "/undo": self._undo,
             "/save": self._save,
+            "/save!": self._save_over,
             "/load": self._load,
             "/stats": self._stats,
             "/think": self._think,
@@ -81,21 +85,27 @@ class Commands:
         return "Forgotten."
 
     def _system(self, argument: str) -> str:
-        self._chat.settings = self._chat.settings.with_(system=argument or None)
+        self._adopt(self._chat.settings.with_(system=argument or None))
         return "System message set." if argument else "System message removed."
 
     def _think(self, argument: str) -> str:
         if argument not in ("on", "off"):
             raise UsageError("Say /think on or /think off.")
-        self._chat.settings = self._chat.settings.with_(think=argument == "on")
+        self._adopt(self._chat.settings.with_(think=argument == "on"))
         return f"Thinking is {argument}."
 
     def _set(self, argument: str) -> str:
         if not argument:
             return "\n".join(f"{name} = {_shown(getattr(self._chat.settings, name))}" for name in _SETTABLE)
         name, _, value = argument.partition(" ")
-        self._chat.settings = changed(self._chat.settings, name, value.strip())
+        with _naming(name, value.strip()):
+            self._adopt(changed(self._chat.settings, name, value.strip()))
         return f"{name} = {_shown(getattr(self._chat.settings, name))}"
+
+    def _adopt(self, settings: Settings) -> None:
+        """Use `settings` from now on, if this model can; otherwise the old ones stay."""
+        self._chat.model.check(settings)
+        self._chat.settings = settings
 
     def _regen(self, argument: str) -> Again:
         if argument and not argument.isdecimal():
@@ -110,18 +120,20 @@ class Commands:
 
     def _save(self, argument: str) -> str:
         path = _path(argument)
-        try:
-            self._chat.save(path)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error}.") from error
+        if path.exists() and not (self._file is not None and self._file.exists() and path.samefile(self._file)):
+            raise UsageError(f"{path} exists and is not this conversation's file.", f"Overwrite it: /save! {path}")
+        return self._save_over(argument)
+
+    def _save_over(self, argument: str) -> str:
+        path = _path(argument)
+        self._chat.save(path)
+        self._file = path
         return f"Saved {self._turns()} to {path}."
 
     def _load(self, argument: str) -> str:
         path = _path(argument)
-        try:
-            self._chat.load(path)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error}.") from error
+        self._chat.load(path)
+        self._file = path
         return f"Loaded {self._turns()} from {path}."
 
     def _turns(self) -> str:
@@ -141,32 +153,31 @@ def changed(settings: Settings, name: str, value: str) -> Settings:
         raise UsageError(f"There is no setting {name!r}.", f"Settings: {', '.join(_SETTABLE)}.")
     if value in ("", "default"):
         return settings.with_(**{name: _DEFAULTS[name]})
-    try:
+    with _naming(name, value):
         return settings.with_(**{name: _SETTABLE[name](value)})
+
+
+@contextmanager
+def _naming(name: str, value: str) -> Iterator[None]:
+    """Say which setting an error is about, as the user wrote it."""
+    head = f"{name} does not take {value!r}"
+    try:
+        yield
     except ValueError:
-        raise UsageError(f"{name} does not take {value!r}.") from None
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
-
-
-def _not_negative(text: str) -> float:
-    if not (number := float(text)) >= 0:
-        raise ValueError
-    return number
+        raise UsageError(f"{head}.") from None
+    except UsageError as error:
+        known = name in _SETTABLE and not str(error).startswith(head)
+        raise UsageError(f"{head}: {error}", error.remedy) if known else error from None
 
 
 _SETTABLE: Mapping[str, Callable[[str], Any]] = {
-    "max_tokens": _positive,
+    "max_tokens": int,
     "seed": int,
-    "steps": _positive,
-    "entropy_bound": _not_negative,
-    "temperature": _not_negative,
-    "temperature_range": temperature_range,
-    "canvas_length": _positive,
+    "steps": int,
+    "entropy_bound": float,
+    "temperature": float,
+    "temperature_range": two_numbers,
+    "canvas_length": int,
     "stop": lambda text: (text,),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Settings)}
@@ -188,6 +199,9 @@ def _short(text: str) -> str:
 
 
 def _path(argument: str) -> Path:
-    if not argument:
+    if not argument or "\0" in argument:
         raise UsageError("Name a file.")
-    return Path(argument).expanduser()
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{argument} has no home folder.", "Name a file.") from None

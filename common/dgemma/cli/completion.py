@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from dgemma.cli.terminal import exit_codes
+from dgemma.cli.terminal import Terminal, exit_codes
+from dgemma.outputs import writing
 
 Shell = Annotated[Literal["bash", "zsh", "fish", "powershell"], Argument(help="The shell.")]
 
@@ -20,13 +20,14 @@ def completion(
 
     Example: eval "$(dgemma completion bash)"
     """
-    with exit_codes(verbose=False):
+    with exit_codes(verbose=False), Terminal() as terminal:
         from typer._completion_shared import get_completion_script
         from typer._completion_shared import install as put
 
         if install:
-            name, path = put(shell=shell, prog_name="dgemma", complete_var="_DGEMMA_COMPLETE")
-            print(f"{name} completion installed in {path}; it works in new shells.", file=sys.stderr)
+            with writing("The completion script"):
+                name, path = put(shell=shell, prog_name="dgemma", complete_var="_DGEMMA_COMPLETE")
+            terminal.note(f"{name} completion installed in {path}; it works in new shells.")
             return
         script = get_completion_script(prog_name="dgemma", complete_var="_DGEMMA_COMPLETE", shell=shell)
-        sys.stdout.write(script + "\n")
+        terminal.write(script + "\n")

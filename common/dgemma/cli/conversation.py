@@ -13,7 +13,7 @@ from dgemma.cli.printer import Output, Printer
 from dgemma.cli.report import turn_line
 from dgemma.cli.terminal import Terminal
 from dgemma.cli.visible import visible
-from dgemma.errors import DgemmaError, OutOfMemoryError, UsageError
+from dgemma.errors import DgemmaError, OutOfMemoryError, StandardOutputError, UsageError
 from dgemma.generation import Stream
 
 
@@ -62,6 +62,8 @@ class Conversation:
                 self._answer(entry, reply)
         except MemoryError:
             self._tell(OutOfMemoryError("Out of memory.", "Try a shorter message, or /clear."))
+        except StandardOutputError:
+            raise
         except DgemmaError as error:
             self._tell(error)
         return self._code()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,8 +30,7 @@ def doctor(
         with Terminal() as terminal:
             terminal.progress("loading and trying the backends")
             found = diagnose(model)
-        text = json_.dumps(found, ensure_ascii=False) if json else "\n".join(_lines(found))
-        sys.stdout.write(text + "\n")
+            terminal.write((json_.dumps(found, ensure_ascii=False) if json else "\n".join(_lines(found))) + "\n")
         raise typer.Exit(0 if found["usable"] else _UNUSABLE)
 
 

@@ -151,6 +151,8 @@ def _diff(path: Path, before: str, after: str) -> list[str]:
 
 
 def _read(path: Path) -> TextFile:
+    if path == Path():
+        raise UsageError("A file is needed.", "Name one, or - for standard input.")
     from dgemma.textfile import read
 
     return read(path)
@@ -163,6 +165,6 @@ def _stdin() -> TextFile:
 
 
 def _write(path: Path, file: TextFile, text: str) -> None:
-    from dgemma.textfile import replace
+    from dgemma.outputs import write_file
 
-    replace(path, file.encode(text))
+    write_file(path, file.encode(text))

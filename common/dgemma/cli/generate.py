@@ -9,11 +9,12 @@ import typer
 
 from dgemma.cli import options as o
 from dgemma.cli.interrupts import Interrupts
-from dgemma.cli.loading import load_model
+from dgemma.cli.loading import check_settings, load_model
 from dgemma.cli.prompt import read_prompt, read_start
 from dgemma.cli.recording import recorder
 from dgemma.cli.terminal import Terminal, check_show, exit_codes
 from dgemma.errors import UsageError
+from dgemma.outputs import check_output
 
 if TYPE_CHECKING:
     from dgemma.api import Model
@@ -71,6 +72,10 @@ def generate(
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
         sampling["quality"] = quality
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
+        settings = {**sampling, **wording, "max_tokens": max_tokens}
+        check_settings(settings)
+        if trace:
+            check_output(trace, *(files or []), *([warm_start] if warm_start else []))
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         source |= {"kernels": kernels, "self_conditioning": self_conditioning}
@@ -79,7 +84,7 @@ def generate(
             if verbose:
                 terminal.note(f"{loaded.origin}", always=True)
             output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
-            code = _answer(loaded, text, {**sampling, **wording, "max_tokens": max_tokens}, output, terminal, trace)
+            code = _answer(loaded, text, settings, output, terminal, trace)
         raise typer.Exit(code)
 
 

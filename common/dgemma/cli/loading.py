@@ -1,7 +1,8 @@
-"""A model for a command, with a word about what is going on."""
+"""A model for a command, with a word about what is going on; what is wrong with its settings comes first."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,11 +12,18 @@ if TYPE_CHECKING:
 
 def load_model(model: str, backend: str, source: dict[str, Any], terminal: Terminal) -> Model:
     """Load `model`; `source` are the other arguments of `dgemma.load`."""
-    from dgemma.aliases import REAL_MODEL
+    from dgemma.aliases import DEMO, REAL_MODEL
     from dgemma.api import load
-    from dgemma.hub import DEMO
 
     if model == DEMO:
         terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")
     terminal.progress(f"loading {model}")
     return load(model, backend, **source, report=terminal.note)
+
+
+def check_settings(fields: Mapping[str, Any]) -> None:
+    """Refuse settings that no model can take, before one is loaded. Raises UsageError."""
+    from dgemma.modes import check_mode
+    from dgemma.settings import Settings
+
+    check_mode(Settings(**fields))

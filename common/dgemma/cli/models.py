@@ -120,12 +120,12 @@ def alias(
     Example: dgemma models alias mine owner/name@main
     """
     with exit_codes(verbose):
-        from dgemma.aliases import alias_file, aliases, set_alias
+        from dgemma.aliases import alias_file, aliases, remove_alias, set_alias
         from dgemma.errors import require
 
         require(not remove or (name is not None and target is None), "--remove takes the alias and nothing else.")
         if name is not None and (remove or target is not None):
-            set_alias(name, target)
+            set_alias(name, target) if target is not None else remove_alias(name)
             Terminal().note(f"Written to {alias_file()}.")
             return
         known = aliases()
@@ -185,5 +185,4 @@ def _confirm(question: str, yes: bool) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    Terminal().write(text + "\n")

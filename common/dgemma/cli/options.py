@@ -111,11 +111,14 @@ def draft_steps(text: str | None) -> int | str | None:
 
 
 def temperature_range(text: str | None) -> tuple[float, float] | None:
-    """Parse MIN,MAX."""
-    if text is None:
-        return None
+    """Parse MIN,MAX; raises UsageError."""
     try:
-        low, high = map(float, text.split(","))
+        return None if text is None else two_numbers(text)
     except ValueError:
         raise UsageError(f"--temp-range takes MIN,MAX, not {text!r}.", "For example: --temp-range 0.4,0.8") from None
+
+
+def two_numbers(text: str) -> tuple[float, float]:
+    """Parse two numbers with a comma between them; raises ValueError."""
+    low, high = map(float, text.split(","))
     return low, high

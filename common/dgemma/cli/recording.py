@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dgemma.errors import UsageError
+from dgemma.outputs import writing
 
 if TYPE_CHECKING:
     from dgemma.api import Model
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Recorder:
     """Writes a trace to an open file; without one it does nothing."""
 
-    def __init__(self, file: TextIO | None = None) -> None:
-        self._file = file
+    def __init__(self, file: TextIO | None = None, path: Path = Path()) -> None:
+        self._file, self._path = file, path
         self._writer: TraceWriter | None = None
 
     def start(self, model: Model, seed: int, settings: Mapping[str, Any]) -> None:
@@ -33,25 +33,29 @@ class Recorder:
         chosen = {name: value for name, value in settings.items() if value not in (None, (), False)}
         header = {**asdict(model.origin), "seed": seed, "settings": chosen}
         tokenizer = model.tokenizer
-        self._writer = TraceWriter(
-            self._file.write, lambda token: tokenizer.decode([token], skip_special=False), header
-        )
+        self._writer = TraceWriter(self._write, lambda token: tokenizer.decode([token], skip_special=False), header)
 
     def event(self, event: Event) -> None:
         """Write one event."""
         if self._writer:
             self._writer.event(event)
 
+    def _write(self, line: str) -> None:
+        assert self._file is not None
+        with writing(self._path):
+            self._file.write(line)
+
 
 @contextmanager
 def recorder(path: Path | None) -> Iterator[Recorder]:
-    """A recorder into `path`, which is checked before anything is computed."""
+    """A recorder into `path`, line by line, so that a killed process leaves what it had."""
     if path is None:
         yield Recorder()
         return
+    with writing(path):
+        file = path.open("w", encoding="utf-8", newline="\n", buffering=1)
     try:
-        file = path.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
-    with file:
-        yield Recorder(file)
+        yield Recorder(file, path)
+    finally:
+        with writing(path):
+            file.close()

@@ -6,14 +6,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 import typer
 
 from dgemma import signals
 from dgemma.cli.visible import visible
-from dgemma.errors import DgemmaError, UsageError
+from dgemma.errors import DgemmaError, StandardOutputError, UsageError
+from dgemma.outputs import standard_output
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -68,8 +69,9 @@ class Terminal:
     def data(self, raw: bytes) -> None:
         """Write bytes to standard output as they are."""
         self._free_line()
-        sys.stdout.buffer.write(raw)
-        sys.stdout.buffer.flush()
+        with standard_output():
+            sys.stdout.buffer.write(raw)
+            sys.stdout.buffer.flush()
 
     def note(self, line: str, always: bool = False) -> None:
         """Print a line on standard error, dim on a terminal; `always`: even when quiet."""
@@ -165,8 +167,9 @@ class Terminal:
         if not text:
             return
         shown = visible(text) if _is_terminal(sys.stdout) else text
-        sys.stdout.buffer.write(shown.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
+        with standard_output():
+            sys.stdout.buffer.write(shown.encode("utf-8", "replace"))
+            sys.stdout.buffer.flush()
         self._line_open = not text.endswith("\n")
 
     def _print(self, text: str, end: str) -> None:
@@ -175,7 +178,8 @@ class Terminal:
             self._console.print(text, style="dim", end=end, markup=False, highlight=False, soft_wrap=True, emoji=False)
         else:
             text = visible(text) if _is_terminal(sys.stderr) else text
-            print(text, file=sys.stderr, end=end, flush=True)
+            with suppress(OSError):
+                print(text, file=sys.stderr, end=end, flush=True)
 
     def _free_line(self) -> None:
         self._end_talk()
@@ -212,9 +216,11 @@ def exit_codes(verbose: bool) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        _silence_stdout()
+        silence_stdout()
         raise typer.Exit(0) from None
     except DgemmaError as error:
+        if isinstance(error, StandardOutputError):
+            silence_stdout()
         raise _failed(error.line(), error.exit_code, verbose) from None
     except MemoryError:
         raise _failed("Out of memory. Try a smaller model or a shorter prompt.", 5, verbose) from None
@@ -230,11 +236,12 @@ def exit_codes(verbose: bool) -> Iterator[None]:
 def _failed(line: str, code: int, verbose: bool) -> typer.Exit:
     if verbose:
         traceback.print_exc()
-    print(f"dgemma: {line}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"dgemma: {line}", file=sys.stderr, flush=True)
     return typer.Exit(code)
 
 
-def _silence_stdout() -> None:
+def silence_stdout() -> None:
     """Keep the interpreter from complaining when it flushes a pipe that nobody reads."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

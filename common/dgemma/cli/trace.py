@@ -32,7 +32,7 @@ def show(source: Source, delay: Delay = 0.15, no_color: o.NoColor = False, verbo
     with exit_codes(verbose), Terminal(show="auto") as terminal:
         from dgemma.events import Draft
 
-        trace = _read(source)
+        trace = _read(source, terminal)
         spelling = Spelling(trace)
         for event in trace.events:
             if isinstance(event, Draft) and terminal.console is not None:
@@ -48,10 +48,12 @@ def show(source: Source, delay: Delay = 0.15, no_color: o.NoColor = False, verbo
 @app.command()
 def html(source: Source, output: Page, verbose: o.Verbose = False) -> None:
     """Write one page that needs nothing else: steps, entropies and the order of acceptance."""
-    with exit_codes(verbose):
+    with exit_codes(verbose), Terminal() as terminal:
+        from dgemma.outputs import check_output, write_file
         from dgemma.tracepage import page
 
-        output.write_text(page(_read(source)), encoding="utf-8")
+        check_output(output, source)
+        write_file(output, page(_read(source, terminal)).encode("utf-8"))
 
 
 @app.command()
@@ -63,9 +65,10 @@ def stats(source: Source, json: Json = False, verbose: o.Verbose = False) -> Non
 
         from dgemma.commitorder import CommitOrder
 
-        found = CommitOrder.of(_read(source))
+        trace = _read(source, terminal)
+        found = CommitOrder.of(trace)
         if json:
-            terminal.write(dumps({"schema": 1, **asdict(found)}) + "\n")
+            terminal.write(dumps({"schema": 1, "complete": trace.complete, **asdict(found)}) + "\n")
             return
         lines = [f"canvases {found.canvases}, steps {found.steps}"]
         lines += [f"accepted a step {found.accepted:.2f}, settled a step {found.settled:.2f}"]
@@ -93,7 +96,17 @@ def _line(draft: Draft, trace: Trace) -> str:
     return text.replace("\n", "⏎")
 
 
-def _read(path: Path) -> Trace:
+def _read(path: Path, terminal: Terminal) -> Trace:
     from dgemma.trace import Trace
 
-    return Trace.read(path)
+    trace = Trace.read(path)
+    if not trace.complete:
+        terminal.note(f"Warning: {path} was cut{_reach(trace)}; its generation did not come to an end.", always=True)
+    return trace
+
+
+def _reach(trace: Trace) -> str:
+    if not trace.events:
+        return " before its first step"
+    last = trace.events[-1]
+    return f" in block {last.canvas + 1}, behind step {getattr(last, 'step', last.steps)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dgemma.cli.bench import options as o
 from dgemma.cli.terminal import Terminal, exit_codes
 from dgemma.errors import UsageError
+from dgemma.outputs import check_output
 
 if TYPE_CHECKING:
     from dgemma.bench.row import Row
@@ -28,6 +29,7 @@ def report(files: o.Files, output: o.Report = Path("report.md"), verbose: o.Verb
     from dgemma.bench.row import read_rows
 
     with exit_codes(verbose), Terminal() as terminal:
+        check_output(output, *files)
         rows = [row for path in files for row in read_rows(path)]
         for path in write(rows, output):
             terminal.note(f"wrote {path}")

@@ -31,7 +31,7 @@ def roofline(
 
     with exit_codes(verbose), Terminal() as terminal:
         config, sizes, stored_as = _model(model, weights)
-        bits = find_format(weights or "bf16")
+        bits = find_format("bf16" if weights is None else weights)
         chosen, cost = _machine(machine), step(config, sizes, context)
         times = floor(cost, chosen, bits.expert_bits, bits.body_bits)
         found: dict[str, Any] = {
@@ -67,7 +67,7 @@ def _model(model: str | None, weights: str | None) -> tuple[ModelConfig, Sizes, 
     folder = None if model is None else locate(model).folder
     config = release() if folder is None else ModelConfig.from_folder(folder)
     if folder is None or weights is not None:
-        named = find_format(weights or "bf16")
+        named = find_format("bf16" if weights is None else weights)
         return config, in_format(config, named), named.name
     checkpoint = Checkpoint.open(folder)
     return config, stored(checkpoint, config), weight_format(checkpoint)

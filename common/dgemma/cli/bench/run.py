@@ -14,12 +14,16 @@ from dgemma.cli import options as common
 from dgemma.cli.bench import options as o
 from dgemma.cli.interrupts import Interrupts
 from dgemma.cli.terminal import Terminal, exit_codes
+from dgemma.errors import UsageError
+from dgemma.outputs import check_output, write_file, writing
 
 if TYPE_CHECKING:
     from dgemma.bench.engines import Engine, Target
     from dgemma.bench.prompts import Profile
     from dgemma.bench.row import Row
     from dgemma.bench.runner import Hooks
+
+_SUFFIXES = (".jsonl", ".json", ".csv", ".md")
 
 
 def run(
@@ -54,6 +58,8 @@ def run(
     from dgemma.bench.runner import Run
 
     with exit_codes(verbose), Terminal(quiet) as terminal, ExitStack() as stack:
+        if output is not None:
+            _check_output(output, profile)
         writer = _Writer(form, output, terminal)
         loaded = load(profile)
         chosen = replace(loaded, prompts=loaded.prompts[:prompts])
@@ -102,7 +108,7 @@ class _Writer:
     def take(self, row: Row) -> None:
         self.rows.append(row)
         if self._output is not None and self._output.suffix == ".jsonl":
-            with self._output.open("a", encoding="utf-8") as file:
+            with writing(self._output), self._output.open("a", encoding="utf-8") as file:
                 file.write(row.dump())
         if self._form == "jsonl":
             self._terminal.write(row.dump())
@@ -119,7 +125,16 @@ class _Writer:
         if self.rows and self._form != "jsonl":
             self._terminal.write(render(self.rows, self._form))
         if self._output is not None and self.rows and self._output.suffix != ".jsonl":
-            self._output.write_text(render(self.rows, self._output.suffix.removeprefix(".")), encoding="utf-8")
+            write_file(self._output, render(self.rows, self._output.suffix.removeprefix(".")).encode("utf-8"))
+
+
+def _check_output(path: Path, profile: str) -> None:
+    """Raise UsageError or WriteError before hours are spent on rows that cannot be kept."""
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(
+            f"-o writes no {path.suffix or 'file without a suffix'}.", f"It writes {', '.join(_SUFFIXES)}."
+        )
+    check_output(path, Path(profile))
 
 
 def _open(targets: list[Target], terminal: Terminal, stack: ExitStack) -> tuple[dict[str, Engine], dict[str, float]]:

@@ -1,0 +1,47 @@
+"""Every option that takes one of several words names them where it is given another."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dgemma.cli import app
+
+GENERATE, RUN, ROOFLINE = ("generate", "hi"), ("bench", "run"), ("bench", "roofline")
+CONVERT = ("convert", "FOLDER", "/nowhere/made")
+WORDS = [
+    (GENERATE, "--show", ("auto", "live", "blocks", "none")),
+    (("chat",), "--show", ("auto", "live", "blocks", "none")),
+    (GENERATE, "--mode", ("diffusion", "ar", "verified", "hybrid")),
+    (GENERATE, "--backend", ("mlx", "cuda")),
+    (GENERATE, "--device", ("auto", "cpu", "gpu")),
+    (GENERATE, "--dtype", ("float32", "float16", "bfloat16")),
+    (GENERATE, "--quality", ("fast", "balanced", "reference")),
+    (GENERATE, "--kernels", ("auto", "reference")),
+    (GENERATE, "--self-conditioning", ("auto", "exact", "sparse")),
+    ((*GENERATE, "--mode", "verified"), "--draft-steps", ("number", "auto")),
+    (RUN, "--profile", ("chat", "code", "math", "json", "long", "fixed", "demo")),
+    (RUN, "--engine", ("dgemma", "transformers", "mlx-vlm")),
+    (RUN, "--mode", ("adaptive", "fixed")),
+    (RUN, "--format", ("table", "md", "csv", "json", "jsonl")),
+    (RUN, "-o", (".jsonl", ".json", ".csv", ".md")),
+    (ROOFLINE, "--machine", ("Choose of: ",)),
+    (ROOFLINE, "--weights", ("bf16", "fp8", "nvfp4", "int4-g32", "mlx-8bit", "mlx-4bit")),
+    (CONVERT, "--to", ("hub", "mlx")),
+    (CONVERT, "--mode", ("affine", "mxfp4", "nvfp4", "mxfp8")),
+    (CONVERT, "--recipe", ("default", "all-8bit", "experts-only", "mixed-4-6", "uniform")),
+    (CONVERT, "--dtype", ("bf16", "fp16", "fp32")),
+    (("completion",), "", ("bash", "zsh", "fish", "powershell")),
+]
+
+
+@pytest.mark.parametrize(("command", "option", "words"), WORDS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("wrong", ["live=raw", ""])
+def test_the_legal_values_are_named(
+    folder: Path, command: tuple[str, ...], option: str, words: tuple[str, ...], wrong: str
+) -> None:
+    given = [str(folder) if word == "FOLDER" else word for word in command]
+    result = CliRunner().invoke(app, [*given, *([option] if option else []), wrong])
+    assert result.exit_code == 2 and "Traceback" not in result.stderr, result.output
+    text = " ".join(result.stderr.split())
+    assert all(word in text for word in words), text
