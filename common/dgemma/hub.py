@@ -12,10 +12,12 @@ from typing import Any
 from dgemma.aliases import DEMO, REAL_MODEL, REPO, aliases, is_path
 from dgemma.config import read_json
 from dgemma.errors import CheckpointError, DgemmaError, ModelNotFoundError, NetworkError, WriteError
+from dgemma.signals import before_leaving
 
 _DEMO_FOLDER = Path(__file__).parent / "demo"
 _WANTED = ("*.json", "*.jinja", "model*.safetensors")
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_HALF = "*.incomplete"
 _NEEDED = ("config.json", "generation_config.json", "tokenizer.json")
 
 
@@ -43,7 +45,7 @@ def locate(model: str, offline: bool = False, report: Callable[[str], None] = la
     if match is None:
         known = ", ".join((DEMO, *names))
         raise ModelNotFoundError(f"No model called {model!r}.", f"Give a folder, owner/name[@revision], or: {known}.")
-    return _repository(match[1], match[2], offline or _offline_by_environment(), report)
+    return _repository(match[1], match[2], offline or offline_by_environment(), report)
 
 
 def resolve(model: str) -> tuple[str, str | None] | None:
@@ -58,7 +60,10 @@ def missing_bytes(repo: str, revision: str | None) -> int:
     from huggingface_hub import snapshot_download
 
     try:
-        files: list[Any] = snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED), dry_run=True)
+        wanted, silent = list(_WANTED), _counting(lambda count: None)
+        files: list[Any] = snapshot_download(
+            repo, revision=revision, allow_patterns=wanted, dry_run=True, tqdm_class=silent
+        )
     except Exception as error:
         raise _explained(error, repo, revision) from error
     return sum(each.file_size for each in files if each.will_download)
@@ -99,7 +104,8 @@ def _weights(folder: Path) -> list[str]:
     return sorted({str(shard) for shard in weight_map.values()}) if isinstance(weight_map, dict) else []
 
 
-def _offline_by_environment() -> bool:
+def offline_by_environment() -> bool:
+    """Whether HF_HUB_OFFLINE is set."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
@@ -137,12 +143,33 @@ def _download(repo: str, revision: str | None, bar: type[Any] | None = None) -> 
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED), tqdm_class=bar))
+        with before_leaving(_half_files(repo).clear):
+            folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(_WANTED), tqdm_class=bar))
     except Exception as error:
         raise _explained(error, repo, revision) from error
     if lacking := missing_file(folder):
         raise ModelNotFoundError(f"{repo} has no {lacking}.", "Is it a DiffusionGemma in safetensors format?")
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _HalfFiles:
+    """What a download writes into; nothing takes a half file up again, so that an interrupt must not leave it."""
+
+    folder: Path
+    foreign: frozenset[Path]
+
+    def clear(self) -> None:
+        """Delete those that were not there before."""
+        for path in set(self.folder.glob(_HALF)) - self.foreign:
+            path.unlink(missing_ok=True)
+
+
+def _half_files(repo: str) -> _HalfFiles:
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / ("models--" + repo.replace("/", "--")) / "blobs"
+    return _HalfFiles(folder, frozenset(folder.glob(_HALF)))
 
 
 def _counting(progress: Callable[[int], None]) -> type[Any]:
@@ -171,6 +198,8 @@ def _counting(progress: Callable[[int], None]) -> type[Any]:
 def _explained(error: Exception, repo: str, revision: str | None) -> DgemmaError:
     from huggingface_hub import errors
 
+    if isinstance(error, errors.DryRunError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, errors.GatedRepoError):
         return ModelNotFoundError(
             f"{repo} is gated.", f"Accept its terms at https://huggingface.co/{repo}, then run: hf auth login"
@@ -179,10 +208,13 @@ def _explained(error: Exception, repo: str, revision: str | None) -> DgemmaError
         return ModelNotFoundError(f"{repo} has no revision {revision!r}.")
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelNotFoundError(f"There is no repository {repo}, or it is private.", "If private, run: hf auth login")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return ModelNotFoundError(f"The hub does not let you read {repo}.", "Log in with: hf auth login")
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return WriteError(
             f"The Hugging Face cache cannot be written: {error.strerror}.",
-            "Free some space, or set HF_HOME to another place; what has arrived is kept.",
+            "Free some space, or set HF_HOME to another place; files that have arrived are kept.",
         )
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    return NetworkError(f"Downloading {repo} failed: {reason}", "Try again; what has arrived is kept.")
+    return NetworkError(f"Downloading {repo} failed: {reason}", "Try again; files that have arrived are kept.")

@@ -50,7 +50,7 @@ class Options:
             raise UsageError(f"There is no dtype {self.dtype!r}.", f"Choose one of: {', '.join(DTYPES)}.")
         if self.group_size not in (None, 16, 32, 64, 128):
             raise UsageError(f"There are no groups of {self.group_size}.", "Groups are 16, 32, 64 or 128.")
-        recipes.recipe(self.recipe or recipes.DEFAULT)
+        recipes.recipe(recipes.DEFAULT if self.recipe is None else self.recipe)
         recipes.choice(self.bits, self.mode, self.group_size)
 
 
@@ -159,7 +159,7 @@ def _format(weight: Weight, source: Source, options: Options) -> tuple[QuantSpec
     if len(weight.shape) < 2 or weight.name.startswith(names.VISION):
         return None, ""
     chosen = recipes.choice(options.bits, options.mode, options.group_size)
-    rules = recipes.recipe(options.recipe or recipes.DEFAULT)
+    rules = recipes.recipe(recipes.DEFAULT if options.recipe is None else options.recipe)
     spec = recipes.wanted(rules, names.module(weight.name), chosen, source.model.num_hidden_layers)
     if spec is None:
         return (None, "") if weight.form is None else _kept(weight)

@@ -49,15 +49,16 @@ def list_(json_: Json = False, no_color: o.NoColor = False, verbose: o.Verbose =
 
 @app.command()
 def pull(model: Name, yes: Yes = False, offline: o.Offline = False, verbose: o.Verbose = False) -> None:
-    """Download a model, or what is missing of it. An interrupted download continues where it stopped.
+    """Download a model, or the files of it that are missing. An interrupted download keeps those that have arrived.
 
     Example: dgemma models pull dgemma:4bit
     """
     with exit_codes(verbose), Terminal() as terminal:
         from dgemma.errors import UsageError
-        from dgemma.hub import locate, resolve
+        from dgemma.hub import locate, offline_by_environment, resolve
 
         named = resolve(model)
+        offline = offline or offline_by_environment()
         if named is None:
             raise UsageError(f"{model} is not a repository.", "Name one: owner/name[@revision], or an alias.")
         located = locate(model, offline=True) if offline else _fetch(*named, yes, terminal)
