@@ -1,5 +1,6 @@
 """The live canvas and the chat on an emulated terminal: what is left on the screen, and that nothing leaks."""
 
+import os
 import random
 import re
 import shlex
@@ -177,6 +178,51 @@ def test_ctrl_c_stops_the_answer_only(folder: Path) -> None:
         screen.until(lambda s: s.text.rstrip().endswith(">>>"))
         screen.send("/exit\n")
         assert screen.finish() == 0 and screen.intact and "Traceback" not in screen.text
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.03])
+def test_ctrl_c_behind_a_message_never_ends_the_chat(folder: Path, delay: float) -> None:
+    script(folder, TEXT, pause=0.03)
+    with start(folder, "chat") as screen:
+        screen.until(">>>")
+        screen.send("hi\n")
+        time.sleep(delay)
+        screen.send("\x03")
+        screen.until(lambda s: s.text.count(">>>") >= 2 and s.text.rstrip().endswith(">>>"))
+        screen.send("/stats\n")
+        screen.until("tokens generated")
+        screen.send("/exit\n")
+        assert screen.finish() == 0 and screen.intact and "Line 13" not in screen.text
+
+
+def test_ctrl_d_within_an_entry_and_during_an_answer(folder: Path) -> None:
+    script(folder, TEXT, pause=0.02)
+    with start(folder, "chat") as screen:
+        screen.until(">>>")
+        screen.send('"""half\n')
+        screen.until("...")
+        screen.send("\x04")
+        screen.until('no closing """')
+        screen.until(lambda s: s.text.rstrip().endswith(">>>"))
+        screen.send("hi\n")
+        screen.until("Line 1 of")
+        screen.send("\x04")
+        screen.until("Line 13")
+        screen.until(lambda s: s.process.poll() is not None or s.text.rstrip().endswith(">>>"))
+        if screen.process.poll() is None:
+            screen.send("\x04")
+        assert screen.finish() == 0 and screen.intact and "Traceback" not in screen.text
+
+
+def test_bytes_that_are_no_text(folder: Path) -> None:
+    script(folder, "Hello.")
+    with start(folder, "chat") as screen:
+        screen.until(">>>")
+        os.write(screen._parent, b"a\xff\xfeb\n")
+        screen.until("Hello.")
+        screen.until(lambda s: s.text.rstrip().endswith(">>>"))
+        screen.send("/exit\n")
+        assert screen.finish() == 0 and "Unexpected" not in screen.text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
