@@ -68,14 +68,12 @@ def generate(
     with exit_codes(verbose):
         _check_output(json, jsonl, show)
         sampling: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
-        sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
+        sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas, "quality": quality}
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
-        sampling["quality"] = quality
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         settings = {**sampling, **wording, "max_tokens": max_tokens}
         check_settings(settings)
-        if trace:
-            check_output(trace, *(files or []), *([warm_start] if warm_start else []))
+        _check_trace(trace, [*(files or []), *([warm_start] if warm_start else [])])
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         source |= {"kernels": kernels, "self_conditioning": self_conditioning}
@@ -94,6 +92,11 @@ def _check_output(json: bool, jsonl: bool, show: str) -> None:
     if (json or jsonl) and show != "auto":
         raise UsageError(f"--show {show} has no meaning with --json or --jsonl.", "Leave it out.")
     check_show(show)
+
+
+def _check_trace(trace: Path | None, inputs: list[Path]) -> None:
+    if trace is not None:
+        check_output(trace, *inputs)
 
 
 def _answer(
