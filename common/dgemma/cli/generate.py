@@ -77,11 +77,10 @@ def generate(
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         source |= {"kernels": kernels, "self_conditioning": self_conditioning}
-        quiet = quiet or json or jsonl
-        with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:
+        output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
+        with Terminal(quiet or json or jsonl, show) as terminal, load_model(model, backend, source, terminal) as loaded:
             if verbose:
                 terminal.note(f"{loaded.origin}", always=True)
-            output = {"json": json, "jsonl": jsonl, "stats": stats, "at_end": show == "none"}
             code = _answer(loaded, text, settings, output, terminal, trace)
         raise typer.Exit(code)
 
