@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from dgemma.cli import options as o
-from dgemma.cli.loading import check_settings, load_model
+from dgemma.cli.loading import checked, load_model
 from dgemma.cli.terminal import Terminal, check_show, exit_codes
 
 
@@ -52,8 +52,7 @@ def chat(
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "quality": quality}
         wording: dict[str, Any] = {"system": system, "think": think, "stop": tuple(stop or ())}
-        settings = {**sampling, **wording, "max_tokens": max_tokens}
-        check_settings(settings)
+        settings = checked({**sampling, **wording, "max_tokens": max_tokens})
         source: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline}
         source |= {"kernels": kernels, "self_conditioning": self_conditioning}
         with Terminal(quiet, show) as terminal, load_model(model, backend, source, terminal) as loaded:

@@ -9,7 +9,7 @@ import typer
 
 from dgemma.cli import options as o
 from dgemma.cli.interrupts import Interrupts
-from dgemma.cli.loading import check_settings, load_model
+from dgemma.cli.loading import checked, load_model
 from dgemma.cli.prompt import read_prompt, read_start
 from dgemma.cli.recording import recorder
 from dgemma.cli.terminal import Terminal, check_show, exit_codes
@@ -71,8 +71,7 @@ def generate(
         sampling |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas, "quality": quality}
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
-        settings = {**sampling, **wording, "max_tokens": max_tokens}
-        check_settings(settings)
+        settings = checked({**sampling, **wording, "max_tokens": max_tokens})
         _check_trace(trace, [*(files or []), *([warm_start] if warm_start else [])])
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}

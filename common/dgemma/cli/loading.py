@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,9 +20,10 @@ def load_model(model: str, backend: str, source: dict[str, Any], terminal: Termi
     return load(model, backend, **source, report=terminal.note)
 
 
-def check_settings(fields: Mapping[str, Any]) -> None:
-    """Refuse settings that no model can take, before one is loaded. Raises UsageError."""
+def checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields` of `Settings`; UsageError for what no model can take, before one is loaded."""
     from dgemma.modes import check_mode
     from dgemma.settings import Settings
 
     check_mode(Settings(**fields))
+    return fields
