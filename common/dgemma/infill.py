@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LENGTHS = range(1, 17)
 _MOST_LENGTHS = 64
+_NEAR, _DOUBT, _TOKEN = 16, 4.0, 0.02
 _SHARES = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
 _GAP = "___"
 _END = "<turn|>"
@@ -237,11 +238,16 @@ class _Result:
         return tuple(tuple(self._tokens[hole.start : hole.stop]) for hole in self._layout.holes)
 
     def doubt(self, hole: int, spelled: Callable[[int], bool]) -> float:
-        """How little the model believes in a hole: its entropy, and a nat for each given token that it would have
-        written otherwise and for each token in the hole that spells nothing.
+        """How little the model believes in a hole, in nats: its entropy, a nat for each of its tokens that spells
+        nothing, and the estimated share of the given tokens behind it that the model would have written otherwise.
+
+        A hole one too long often repeats what stands behind it, as certainly: every token costs a little.
         """
         empty = sum(not spelled(token) for token in self.fills[hole])
-        return self.entropy(hole) + sum(self._doubted.values()) + empty
+        places = range(self._layout.holes[hole].stop, self._layout.size)
+        behind = [self._doubted[place] for place in places if place in self._layout.pins and place in self._doubted]
+        share = (sum(behind[:_NEAR]) + 1) / (len(behind[:_NEAR]) + 2)
+        return self.entropy(hole) + empty + _DOUBT * share + _TOKEN * len(self._layout.holes[hole])
 
     def entropy(self, hole: int) -> float:
         """Mean entropy over a hole's positions."""

@@ -116,6 +116,25 @@ def test_the_most_certain_length_wins(length: int) -> None:
     assert found.text == f"({'x' * length})" and found.entropy == 0.0
 
 
+def keeping_at(length: int) -> Script:
+    """Always certain; it would write x everywhere, but keeps what is given where the gap has `length` tokens."""
+
+    def answer(owner: FakeContext, job: DenoiseJob) -> Prediction:
+        [x], [bracket] = TOKENIZER.encode("x"), TOKENIZER.encode(")")
+        ids = np.full(job.tokens.shape, x, np.int32)
+        if job.tokens[1 + length] == bracket:
+            ids = job.tokens.copy()
+            ids[1 : 1 + length] = x
+        return predict(ids)
+
+    return answer
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_the_length_at_which_the_text_around_is_kept_wins(length: int) -> None:
+    assert fill(Model(keeping_at(length)), "(<fill>)ab", lengths=range(1, 5)).text == f"({'x' * length})ab"
+
+
 def test_lengths_are_found_from_left_to_right() -> None:
     model = Model(sure_at([2]))
     found = fill(model, "(<fill>)<fill:1><fill>", lengths=(1, 2))
