@@ -63,7 +63,7 @@ def check_output(path: Path, *inputs: Path) -> None:
 def write_file(path: Path, data: bytes) -> None:
     """Give `path` (behind links) new contents in one step: readers see the old bytes or the new ones.
 
-    Permissions stay. A device or a pipe is written to. Raises WriteError.
+    Owner and permissions stay. A device or a pipe is written to. Raises WriteError.
     """
     with writing(path):
         target = path.resolve()
@@ -77,7 +77,10 @@ def write_file(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             if target.exists():
-                fresh.chmod(target.stat().st_mode & 0o7777)
+                found = target.stat()
+                with suppress(PermissionError):
+                    os.chown(fresh, found.st_uid, found.st_gid)
+                fresh.chmod(found.st_mode & 0o7777)
             fresh.replace(target)
         except BaseException:
             fresh.unlink(missing_ok=True)
