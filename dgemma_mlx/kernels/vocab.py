@@ -85,21 +85,21 @@ PICK = """
     uint blocks = (V + BLOCK - 1) / BLOCK;
     threadgroup float before, goal, runs[THREADS];
     threadgroup uint chosen, winner, found[THREADS], last[THREADS];
-    const device float* mine = partials + size_t(row) * blocks * 5;
+    size_t mine = size_t(row) * blocks * 5;
     float top = -1e30f;
-    for (uint block = 0; block < blocks; ++block) top = metal::max(top, mine[block * 5]);
+    for (uint block = 0; block < blocks; ++block) top = metal::max(top, partials[mine + block * 5]);
     if (thread == 0) {
         float total = 0, lifted = 0, signal_top = -1e30f, signal_sum = 0;
         uint best = 0;
         for (uint block = 0; block < blocks; ++block) {
-            float weight = metal::exp(mine[block * 5] - top), sum = mine[block * 5 + 1] * weight;
+            float weight = metal::exp(partials[mine + block * 5] - top), sum = partials[mine + block * 5 + 1] * weight;
             total += sum;
-            lifted += mine[block * 5 + 2] * weight + (mine[block * 5] - top) * sum;
-            best = mine[block * 5] > mine[best * 5] ? block : best;
-            signal_top = metal::max(signal_top, mine[block * 5 + 3]);
+            lifted += partials[mine + block * 5 + 2] * weight + (partials[mine + block * 5] - top) * sum;
+            best = partials[mine + block * 5] > partials[mine + best * 5] ? block : best;
+            signal_top = metal::max(signal_top, partials[mine + block * 5 + 3]);
         }
         for (uint block = 0; block < blocks; ++block)
-            signal_sum += mine[block * 5 + 4] * metal::exp(mine[block * 5 + 3] - signal_top);
+            signal_sum += partials[mine + block * 5 + 4] * metal::exp(partials[mine + block * 5 + 3] - signal_top);
         winner = places[size_t(row) * blocks + best];
         argmax[row] = int(winner);
         entropy[row] = metal::log(total) - lifted / total;
@@ -111,7 +111,7 @@ PICK = """
         chosen = 0;
         bool past = true;
         for (uint block = 0; block < blocks && past; ++block) {
-            float sum = mine[block * 5 + 1] * metal::exp(mine[block * 5] - top);
+            float sum = partials[mine + block * 5 + 1] * metal::exp(partials[mine + block * 5] - top);
             if (sum > 0) { chosen = block; before = running; }
             running += sum;
             past = running <= goal;
