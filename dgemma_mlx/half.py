@@ -1,7 +1,8 @@
 """Products of float16 inputs, for chips that only emulate bfloat16; what stands between products stays bfloat16.
 
 A row whose product could leave the range of float16 is divided by a power of two before and multiplied by it behind:
-by Cauchy and Schwarz no component exceeds the length of the row times that of the longest matrix row.
+by Cauchy and Schwarz no component exceeds the length of the row times that of the longest matrix row. MLX may sum a
+packed group before it scales, so that the bare codes must be in range, too.
 """
 
 from __future__ import annotations
@@ -124,8 +125,9 @@ def halved(matrix: Linear | Embedding | Experts, dtype: mx.Dtype) -> Linear | Em
         if packed is None:
             return matrix
         inner = replace(matrix, packed=packed)
-        ends = _ends(matrix.packed)
-        reach = mx.sqrt((ends * ends).sum(axis=-1).max() * matrix.packed.spec.group_size)
+        ends, spec = _ends(matrix.packed), matrix.packed.spec
+        longest = mx.sqrt((ends * ends).sum(axis=-1).max() * spec.group_size)
+        reach = mx.maximum(longest, _LARGEST.get(spec.mode, 2.0**spec.bits - 1) * spec.group_size**0.5)
         largest = ends.max()
     else:
         return matrix
