@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import cast
 
 import mlx.core as mx
 
@@ -131,7 +132,7 @@ def halved(matrix: Linear | Embedding | Experts, dtype: mx.Dtype) -> Linear | Em
         largest = ends.max()
     else:
         return matrix
-    bounds = (float(reach.item()), float(largest.item()))
+    bounds = (cast(float, reach.item()), cast(float, largest.item()))
     if isinstance(inner, PlainEmbedding | PackedEmbedding):
         return HalfEmbedding(inner, *bounds, dtype)
     half = HalfExperts if isinstance(inner, PlainExperts | PackedExperts) else HalfLinear

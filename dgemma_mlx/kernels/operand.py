@@ -81,10 +81,13 @@ def _packed(packed: Packed) -> Operand | None:
     if _WORD % spec.bits:
         return None
     rows, stack = _shape(packed.weight)
-    rest = [packed.scales if each is None else each for each in (packed.biases, packed.multiplier)]
+    biases = packed.scales if packed.biases is None else packed.biases
+    multipliers = packed.scales if packed.multiplier is None else packed.multiplier
     scaled = packed.multiplier is not None
     code = FORMATS[spec.mode]
-    return Operand(packed.weight, packed.scales, *rest, rows, stack, code, spec.group_size, spec.bits, scaled)
+    return Operand(
+        packed.weight, packed.scales, biases, multipliers, rows, stack, code, spec.group_size, spec.bits, scaled
+    )
 
 
 def _shape(weight: mx.array) -> tuple[int, int]:
