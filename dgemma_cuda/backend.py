@@ -48,6 +48,7 @@ class Backend:
     def __init__(self, model: Model, sparse: bool) -> None:
         self.config = model.config
         self.device = "cpu" if model.device.type == "cpu" else torch.cuda.get_device_name(model.device)
+        self.dtype = str(model.dtype).removeprefix("torch.")
         self.kernels = model.kernels.names
         self._model, self._sparse = model, sparse
         self._weights = _allocated(model)
@@ -103,8 +104,9 @@ class Backend:
             self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype, self._sparse
         )
         self._keep_signals(batch, soft * self._model.embed_scale)
-        packed = torch.stack([picks.sampled, picks.argmax, picks.entropy.view(torch.int32)]).cpu().numpy()
-        return Prediction(packed[0], packed[1], packed[2].view(np.float32))
+        numbers = (picks.entropy.view(torch.int32), picks.margin.view(torch.int32))
+        packed = torch.stack([picks.sampled, picks.argmax, *numbers]).cpu().numpy()
+        return Prediction(packed[0], packed[1], packed[2].view(np.float32), packed[3].view(np.float32))
 
     def _draws(self, batch: Batch) -> Draws:
         arrays = (batch.temperatures, batch.uniforms, batch.greedy)

@@ -174,6 +174,7 @@ inline float exp2(float x) { return exp2f(x); }
 inline float log(float x) { return logf(x); }
 template <class F> F max(F a, F b) { return a > b ? a : b; }
 template <class F> F min(F a, F b) { return a < b ? a : b; }
+template <class F> F fabs(F a) { return a < 0 ? -a : a; }
 namespace precise {
 inline float tanh(float x) { return tanhf(x); }
 inline float rsqrt(float x) { return 1 / sqrtf(x); }
