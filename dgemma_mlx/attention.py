@@ -46,16 +46,28 @@ def rotations(shape: LayerShape, positions: mx.array, dtype: mx.Dtype) -> tuple[
     return mx.cos(turns).astype(dtype)[:, None], mx.sin(turns).astype(dtype)[:, None]
 
 
+def project(
+    layer: Attention, x: mx.array, rotation: tuple[mx.array, mx.array], kernels: Kernels
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Normed rows x [N, H] -> queries, keys and values [heads, N, D], normed and rotated."""
+    shape = layer.shape
+    queries = layer.q_proj(x).reshape(-1, layer.heads, shape.head_dim)
+    raw = layer.k_proj(x).reshape(-1, shape.kv_heads, shape.head_dim)
+    raw_values = raw if layer.v_proj is None else layer.v_proj(x).reshape(raw.shape)
+    queries = kernels.norm_rotate(queries, layer.q_norm, rotation, layer.eps)
+    keys = kernels.norm_rotate(raw, layer.k_norm, rotation, layer.eps)
+    return queries, keys, kernels.rms_norm(raw_values, None, layer.eps).swapaxes(0, 1)
+
+
 def attention(
-    layer: Attention,
     index: int,
-    x: mx.array,
-    rotation: tuple[mx.array, mx.array],
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
     segments: Sequence[Segment],
     kernels: Kernels,
 ) -> mx.array:
-    """Normed rows x [N, H] -> [N, H]; writes keys and values of every row behind their sequence's cache."""
-    queries, keys, values = _project(layer, x, rotation, kernels)
+    """Projected rows -> [N, heads * D]; writes keys and values of every row behind their sequence's cache."""
     out = []
     for segment in segments:
         context = segment.context
@@ -70,7 +82,7 @@ def attention(
             context.window(index),
         )
         out.append(attended)
-    return layer.o_proj(mx.concatenate(out).flatten(1))
+    return mx.concatenate(out).flatten(1)
 
 
 def attend(
@@ -86,15 +98,3 @@ def attend(
         mask = mask if window is None else mask & (slots > rows - window)
     seen = (keys[None, :, first:end], values[None, :, first:end])
     return mx.fast.scaled_dot_product_attention(queries[None], *seen, scale=1.0, mask=mask)[0].swapaxes(0, 1)
-
-
-def _project(
-    layer: Attention, x: mx.array, rotation: tuple[mx.array, mx.array], kernels: Kernels
-) -> tuple[mx.array, mx.array, mx.array]:
-    shape = layer.shape
-    queries = layer.q_proj(x).reshape(-1, layer.heads, shape.head_dim)
-    raw = layer.k_proj(x).reshape(-1, shape.kv_heads, shape.head_dim)
-    raw_values = raw if layer.v_proj is None else layer.v_proj(x).reshape(raw.shape)
-    queries = kernels.norm_rotate(queries, layer.q_norm, rotation, layer.eps)
-    keys = kernels.norm_rotate(raw, layer.k_norm, rotation, layer.eps)
-    return queries, keys, kernels.rms_norm(raw_values, None, layer.eps).swapaxes(0, 1)

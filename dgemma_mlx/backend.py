@@ -16,6 +16,7 @@ from dgemma.config import ModelConfig
 from dgemma.errors import UnsupportedError
 from dgemma_mlx.cache import Context
 from dgemma_mlx.kernels import choose
+from dgemma_mlx.kernels.binding import bound
 from dgemma_mlx.model import Model, hidden_states
 from dgemma_mlx.vocab import Draws, softcap
 from dgemma_mlx.weights import load_model
@@ -28,6 +29,7 @@ def open_backend(folder: Path, options: BackendOptions) -> Backend:
     dtype = _dtype(options.dtype or ("float32" if device.type == mx.DeviceType.cpu else config.dtype))
     with mx.stream(device):
         model = load_model(Checkpoint.open(folder), config, device, dtype, choose(device, options.kernels))
+        model = model if options.kernels == "reference" else bound(model)
         weights = _arrays(model)
         mx.eval(weights)
     sparse = _sparse(options.self_conditioning, dtype)

@@ -5,13 +5,14 @@ A row's role decides its input, its mask and its `layer_scalar`; every weight is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from dgemma.batch import Batch
 from dgemma.config import ModelConfig
-from dgemma_mlx.attention import Attention, attention, rotations
+from dgemma_mlx.attention import Attention, attention, project, rotations
 from dgemma_mlx.cache import Context
 from dgemma_mlx.kernels import Kernels
 from dgemma_mlx.moe import MoE, geglu, moe
@@ -55,9 +56,15 @@ class SelfConditioning:
     mlp: MLP
 
 
+Halves = tuple[Callable[..., tuple[mx.array, mx.array, mx.array]], Callable[..., mx.array]]
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """All text weights; `embed_scale` is sqrt(H) rounded to the weight dtype."""
+    """All text weights; `embed_scale` is sqrt(H) rounded to the weight dtype.
+
+    `traced` holds what `halves` makes of each layer as compiled functions, or nothing.
+    """
 
     config: ModelConfig
     embed_tokens: Embedding
@@ -68,6 +75,7 @@ class Model:
     dtype: mx.Dtype
     device: mx.Device
     kernels: Kernels
+    traced: tuple[Halves, ...] = ()
 
 
 def hidden_states(model: Model, batch: Batch) -> mx.array:
@@ -79,20 +87,33 @@ def hidden_states(model: Model, batch: Batch) -> mx.array:
     turns = {kind: rotations(shape, positions, model.dtype) for kind, shape in shapes.items()}
     eps, kernels = model.config.rms_norm_eps, model.kernels
     for index, layer in enumerate(model.layers):
-        rotation = turns[layer.self_attn.shape.kind]
-        h = kernels.rms_norm(x, layer.input_layernorm, eps)
-        h = attention(layer.self_attn, index, h, rotation, batch.segments, kernels)
-        x = _feed_forward(layer, kernels.add_norm(x, h, layer.post_attention_layernorm, eps), eps, kernels)
-        x = x * layer.layer_scalar[roles][:, None]
+        enter, leave = model.traced[index] if model.traced and not batch.causal else halves(layer, eps, kernels)
+        attended = attention(index, *enter(x, *turns[layer.self_attn.shape.kind]), batch.segments, kernels)
+        x = leave(x, attended, roles)
     return kernels.rms_norm(x, model.norm, eps)
 
 
-def _feed_forward(layer: Layer, x: mx.array, eps: float, kernels: Kernels) -> mx.array:
+def halves(layer: Layer, eps: float, kernels: Kernels) -> Halves:
+    """What a layer computes before and behind attention: functions of rows alone, whatever a cache holds."""
+
+    def enter(x: mx.array, cosines: mx.array, sines: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        h = kernels.rms_norm(x, layer.input_layernorm, eps)
+        return project(layer.self_attn, h, (cosines, sines), kernels)
+
+    def leave(x: mx.array, attended: mx.array, roles: mx.array) -> mx.array:
+        h = layer.self_attn.o_proj(attended)
+        x = kernels.add_norm(x, h, layer.post_attention_layernorm, eps)
+        return _feed_forward(layer, x, layer.layer_scalar[roles], eps, kernels)
+
+    return enter, leave
+
+
+def _feed_forward(layer: Layer, x: mx.array, scale: mx.array, eps: float, kernels: Kernels) -> mx.array:
     norm = kernels.rms_norm
     dense = norm(layer.mlp(norm(x, layer.pre_feedforward_layernorm, eps)), layer.post_feedforward_layernorm_1, eps)
     sparse = moe(layer.moe, x, norm(x, layer.pre_feedforward_layernorm_2, eps), kernels)
     sparse = norm(sparse, layer.post_feedforward_layernorm_2, eps)
-    return kernels.add_norm(x, dense + sparse, layer.post_feedforward_layernorm, eps)
+    return kernels.add_norm(x, dense + sparse, layer.post_feedforward_layernorm, eps, scale)
 
 
 def _embed(model: Model, batch: Batch) -> mx.array:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from dgemma_mlx.norm import rms_norm
 from dgemma_mlx.quant import Experts, Linear
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def geglu(gate_up: mx.array) -> mx.array:
     return _gelu(gate.astype(mx.float32)).astype(gate.dtype) * up
 
 
-def route(router: Router, x: mx.array, kernels: Kernels) -> tuple[mx.array, mx.array]:
+def route(router: Router, x: mx.array) -> tuple[mx.array, mx.array]:
     """Residual x [N, H] -> expert ids [N, k] and their float32 weights, renormalised before per_expert_scale."""
-    normed = kernels.rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
+    normed = rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
     scores = router.proj(normed).astype(mx.float32)
     ids = mx.argpartition(-scores, router.top_k - 1, axis=-1)[:, : router.top_k]
     top = mx.take_along_axis(scores, ids, axis=-1)
@@ -51,7 +52,7 @@ def route(router: Router, x: mx.array, kernels: Kernels) -> tuple[mx.array, mx.a
 
 def moe(layer: MoE, residual: mx.array, x: mx.array, kernels: Kernels) -> mx.array:
     """Route by `residual`, apply to the normed `x`, both [N, H]; the weighted sum is taken in float32."""
-    ids, weights = route(layer.router, residual, kernels)
+    ids, weights = kernels.route(layer.router, residual)
     return kernels.experts(x, ids, weights, layer.gate_up_proj, layer.down_proj)
 
 

@@ -10,9 +10,10 @@ def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
     return mx.fast.rms_norm(x.astype(mx.float32), weight, eps).astype(x.dtype)
 
 
-def add_norm(residual: mx.array, x: mx.array, weight: mx.array, eps: float) -> mx.array:
-    """residual + rms_norm(x)."""
-    return residual + rms_norm(x, weight, eps)
+def add_norm(residual: mx.array, x: mx.array, weight: mx.array, eps: float, scale: mx.array | None = None) -> mx.array:
+    """residual + rms_norm(x), each row times its `scale` [N]."""
+    out = residual + rms_norm(x, weight, eps)
+    return out if scale is None else out * scale[:, None]
 
 
 def norm_rotate(x: mx.array, weight: mx.array, rotation: tuple[mx.array, mx.array], eps: float) -> mx.array:

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import time
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +16,7 @@ from dgemma.bench.environment import environment
 from dgemma.cached import cache_folder
 from dgemma.env import has_nvidia_driver, is_apple_silicon
 from dgemma.errors import DgemmaError
+from dgemma.fastest import remembered
 from dgemma.fit import memory
 
 _SCHEMA = 1
@@ -35,7 +37,8 @@ def diagnose(model: str = DEMO, seconds: float = 2.0) -> dict[str, Any]:
     """
     backends = {name: _backend(name, model, seconds) for name in _LIBRARIES if name in REGISTRY}
     usable = any(each["usable"] for each in backends.values())
-    return {"schema": _SCHEMA, "usable": usable, **facts(), "model": model, "backends": backends}
+    timed = [asdict(question) | asdict(choice) for question, choice in remembered()]
+    return {"schema": _SCHEMA, "usable": usable, **facts(), "model": model, "backends": backends, "timed": timed}
 
 
 def _cache() -> dict[str, Any]:

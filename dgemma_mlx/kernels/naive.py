@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
+from dgemma_mlx.moe import Router
 from dgemma_mlx.quant import Embedding, Experts
 from dgemma_mlx.vocab import Draws, Picks, margin, softcap
 
@@ -16,9 +17,10 @@ def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
     return (normed if weight is None else normed * weight).astype(x.dtype)
 
 
-def add_norm(residual: mx.array, x: mx.array, weight: mx.array, eps: float) -> mx.array:
-    """residual + rms_norm(x)."""
-    return residual + rms_norm(x, weight, eps)
+def add_norm(residual: mx.array, x: mx.array, weight: mx.array, eps: float, scale: mx.array | None = None) -> mx.array:
+    """residual + rms_norm(x), each row times its `scale` [N]."""
+    out = residual + rms_norm(x, weight, eps)
+    return out if scale is None else out * scale[:, None]
 
 
 def norm_rotate(x: mx.array, weight: mx.array, rotation: tuple[mx.array, mx.array], eps: float) -> mx.array:
@@ -26,6 +28,17 @@ def norm_rotate(x: mx.array, weight: mx.array, rotation: tuple[mx.array, mx.arra
     first, second = mx.split(rms_norm(x, weight, eps), 2, axis=-1)
     cos, sin = rotation
     return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).swapaxes(0, 1)
+
+
+def route(router: Router, x: mx.array) -> tuple[mx.array, mx.array]:
+    """Residual x [N, H] -> the k likeliest experts [N, k] of each row and their weights: a softmax over all experts,
+    renormalised over the chosen ones, then times per_expert_scale.
+    """
+    normed = rms_norm(x, router.scale * x.shape[-1] ** -0.5, router.eps)
+    probabilities = mx.softmax(router.proj(normed).astype(mx.float32), axis=-1)
+    ids = mx.argsort(-probabilities, axis=-1)[:, : router.top_k]
+    chosen = mx.take_along_axis(probabilities, ids, axis=-1)
+    return ids, chosen / chosen.sum(axis=-1, keepdims=True) * router.per_expert_scale[ids]
 
 
 def attend(

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from dgemma_mlx.kernels.operand import Operand
+from dgemma_mlx.kernels.packed import DECODE, TENSORS
 from dgemma_mlx.kernels.vocab import HEADER, THREADS, Signal, kernel, template
-from dgemma_mlx.quant import Embedding, Packed, PackedEmbedding, PlainEmbedding
 from dgemma_mlx.self_conditioning import REACH, WIDTH
-
-PLAIN, AFFINE, MXFP4, NVFP4, MXFP8 = range(5)
-_MODES = {"affine": AFFINE, "mxfp4": MXFP4, "nvfp4": NVFP4, "mxfp8": MXFP8}
 
 CANDIDATES = """
     uint row = threadgroup_position_in_grid.x, thread = thread_position_in_threadgroup.x;
@@ -57,20 +55,6 @@ CANDIDATES = """
     }
 """
 
-DECODE = """
-inline float e2m1(uint code) {
-    uint exponent = (code >> 1) & 3, part = code & 1;
-    float size = exponent ? metal::exp2(float(exponent) - 1) * (1 + 0.5f * float(part)) : 0.5f * float(part);
-    return code & 8 ? -size : size;
-}
-
-inline float e4m3(uint code) {
-    uint exponent = (code >> 3) & 15, part = code & 7;
-    float size = exponent ? metal::exp2(float(exponent) - 7) * (1 + float(part) / 8) : float(part) / 512;
-    return code & 128 ? -size : size;
-}
-"""
-
 GATHER = """
     uint column = thread_position_in_grid.x, row = thread_position_in_grid.y;
     if (column < uint(H)) {
@@ -80,18 +64,16 @@ GATHER = """
             size_t id = size_t(ids[size_t(row) * WIDTH + at]);
             float value = 0;
             if (FORMAT == 0) {
-                value = float(table[id * H + column]);
+                value = float(weight[id * H + column]);
             } else {
-                size_t scale_at = id * (H / GROUP) + column / GROUP;
-                uint word = uint(table[id * (H * BITS / 32) + column * BITS / 32]);
-                uint code = (word >> (column * BITS % 32)) & ((1u << BITS) - 1);
-                if (FORMAT == 1) value = float(code) * float(scales[scale_at]) + float(biases[scale_at]);
-                if (FORMAT == 2) value = e2m1(code) * metal::exp2(float(scales[scale_at]) - 127);
-                if (FORMAT == 3) value = e2m1(code) * e4m3(uint(scales[scale_at]));
-                if (FORMAT == 4) value = e4m3(code) * metal::exp2(float(scales[scale_at]) - 127);
+                size_t group_at = id * (H / GROUP) + column / GROUP;
+                uint word = uint(weight[id * (H / PER) + column / PER]);
+                uint code = (word >> (column % PER * BITS)) & ((1u << BITS) - 1);
+                float bias = FORMAT == 1 ? float(biases[group_at]) : 0;
+                value = weight_of<FORMAT>(code, scale_of<FORMAT>(float(scales[group_at])), bias);
                 if (SCALED) value *= float(multipliers[id]);
             }
-            acc += weights[size_t(row) * WIDTH + at] * value;
+            acc += shares[size_t(row) * WIDTH + at] * value;
         }
         out[size_t(row) * H + column] = T(acc);
     }
@@ -99,7 +81,7 @@ GATHER = """
 
 CANDIDATES_INPUTS = ["logits", "temperatures", "cap", "signal", "reach"]
 CANDIDATES_OUTPUTS = ["ids", "weights", "counts", "kept"]
-GATHER_INPUTS = ["ids", "weights", "counts", "table", "scales", "biases", "multipliers"]
+GATHER_INPUTS = ["ids", "shares", "counts", *TENSORS]
 GATHER_OUTPUTS = ["out"]
 
 
@@ -127,25 +109,12 @@ def candidates(signal: Signal) -> Candidates:
     return Candidates(*made)
 
 
-def gathers(embedding: Embedding) -> bool:
-    """Whether the gather reads this embedding's format."""
-    if isinstance(embedding, PackedEmbedding):
-        return 32 % embedding.packed.spec.bits == 0
-    return isinstance(embedding, PlainEmbedding)
-
-
-def gather(chosen: Candidates, embedding: Embedding, width: int, dtype: mx.Dtype) -> mx.array:
+def gather(chosen: Candidates, table: Operand, width: int, dtype: mx.Dtype) -> mx.array:
     """The unscaled soft embeddings [S, width]."""
     rows = len(chosen.ids)
-    if isinstance(embedding, PackedEmbedding):
-        inputs, constants = _packed(embedding.packed)
-    else:
-        assert isinstance(embedding, PlainEmbedding)
-        inputs = [embedding.weight] * 4
-        constants = {"FORMAT": PLAIN, "GROUP": 1, "BITS": 16, "SCALED": False}
     [out] = kernel("signal_gather", GATHER_INPUTS, GATHER_OUTPUTS, GATHER, HEADER + DECODE)(
-        inputs=[chosen.ids, chosen.weights, chosen.counts, *inputs],
-        template=[("T", dtype), ("H", width), ("WIDTH", WIDTH), *constants.items()],
+        inputs=[chosen.ids, chosen.weights, chosen.counts, *table.tensors],
+        template=[("T", dtype), ("H", width), ("WIDTH", WIDTH), *table.constants],
         grid=(-(-width // THREADS) * THREADS, rows, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[(rows, width)],
@@ -153,15 +122,3 @@ def gather(chosen: Candidates, embedding: Embedding, width: int, dtype: mx.Dtype
     )
     result: mx.array = out
     return result
-
-
-def _packed(packed: Packed) -> tuple[list[mx.array], dict[str, int | bool]]:
-    spec = packed.spec
-    rest = [packed.scales if each is None else each for each in (packed.biases, packed.multiplier)]
-    constants = {
-        "FORMAT": _MODES[spec.mode],
-        "GROUP": spec.group_size,
-        "BITS": spec.bits,
-        "SCALED": packed.multiplier is not None,
-    }
-    return [packed.weight, packed.scales, *rest], constants

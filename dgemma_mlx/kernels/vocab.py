@@ -90,26 +90,26 @@ PICK = """
     uint blocks = (V + BLOCK - 1) / BLOCK;
     threadgroup float before, goal, runs[THREADS];
     threadgroup uint chosen, winner, found[THREADS], last[THREADS];
-    const device float* mine = partials + size_t(row) * blocks * 6;
+    size_t mine = size_t(row) * blocks * 6;
     float top = -1e30f;
-    for (uint block = 0; block < blocks; ++block) top = metal::max(top, mine[block * 6]);
+    for (uint block = 0; block < blocks; ++block) top = metal::max(top, partials[mine + block * 6]);
     if (thread == 0) {
         float total = 0, lifted = 0, signal_top = -1e30f, signal_sum = 0;
         uint best = 0;
         for (uint block = 0; block < blocks; ++block) {
-            float weight = metal::exp(mine[block * 6] - top), sum = mine[block * 6 + 1] * weight;
+            float weight = metal::exp(partials[mine + block * 6] - top), sum = partials[mine + block * 6 + 1] * weight;
             total += sum;
-            lifted += mine[block * 6 + 2] * weight + (mine[block * 6] - top) * sum;
-            best = mine[block * 6] > mine[best * 6] ? block : best;
-            signal_top = metal::max(signal_top, mine[block * 6 + 3]);
+            lifted += partials[mine + block * 6 + 2] * weight + (partials[mine + block * 6] - top) * sum;
+            best = partials[mine + block * 6] > partials[mine + best * 6] ? block : best;
+            signal_top = metal::max(signal_top, partials[mine + block * 6 + 3]);
         }
         for (uint block = 0; block < blocks; ++block)
-            signal_sum += mine[block * 6 + 4] * metal::exp(mine[block * 6 + 3] - signal_top);
+            signal_sum += partials[mine + block * 6 + 4] * metal::exp(partials[mine + block * 6 + 3] - signal_top);
         winner = places[size_t(row) * blocks + best];
         argmax[row] = int(winner);
-        float second = mine[best * 6 + 5];
+        float second = partials[mine + best * 6 + 5];
         for (uint block = 0; block < blocks; ++block)
-            second = block == best ? second : metal::max(second, mine[block * 6]);
+            second = block == best ? second : metal::max(second, partials[mine + block * 6]);
         margin[row] = (top - second) / metal::max(metal::max(metal::fabs(top), metal::fabs(second)), 1e-37f);
         entropy[row] = metal::log(total) - lifted / total;
         signal[row * 2] = signal_top;
@@ -120,7 +120,7 @@ PICK = """
         chosen = 0;
         bool past = true;
         for (uint block = 0; block < blocks && past; ++block) {
-            float sum = mine[block * 6 + 1] * metal::exp(mine[block * 6] - top);
+            float sum = partials[mine + block * 6 + 1] * metal::exp(partials[mine + block * 6] - top);
             if (sum > 0) { chosen = block; before = running; }
             running += sum;
             past = running <= goal;

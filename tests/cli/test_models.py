@@ -11,6 +11,7 @@ from dgemma import aliases, fit
 from dgemma.backend import REGISTRY
 from dgemma.cli import app
 from dgemma.errors import OutOfMemoryError
+from dgemma.fastest import Question, fastest
 from dgemma.fit import Memory, check_fit, need
 from scripted_backend import ENTRY, NAME
 
@@ -208,6 +209,19 @@ def test_doctor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = run("doctor", "-m", str(folder))
     assert text.exit_code == 0 and "works on cpu" in text.stdout and "no_such_library is not installed" in text.stdout
     assert "hf_secret" not in text.stdout and "a token is set" in text.stdout
+
+
+def test_doctor_shows_what_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dgemma.doctor._LIBRARIES", {})
+    monkeypatch.setattr("dgemma.fastest.choices_file", lambda: tmp_path / "choices.json")
+    laps = iter([0.0, 0.5, 0.5, 0.75] * 5)
+    question = Question("experts of a shape", "Some Chip", "mlx 0", "0")
+    candidates = {"mlx": lambda: 1, "tiles": lambda: 1, "broken": lambda: 1 / 0}
+    fastest(question, candidates, lambda a, b: a == b, lambda: next(laps))
+    text = run("doctor").stdout
+    assert "timed           tiles for experts of a shape on Some Chip (mlx 500.00 ms, tiles 250.00 ms, broken" in text
+    [found] = json.loads(run("doctor", "--json").stdout)["timed"]
+    assert found["name"] == "tiles" and found["failures"] == {"broken": "ZeroDivisionError: division by zero"}
 
 
 def test_doctor_fails_where_nothing_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def maker(folder: Path) -> Callable[..., Any]:
             made = [_poisoned(shape, kind) for shape, kind in zip(output_shapes, output_dtypes, strict=True)]
             pointers = (ctypes.c_void_p * (len(given) + len(made)))(*(each.ctypes.data for each in [*given, *made]))
             groups = (grid[0] // threadgroup[0], grid[1] // threadgroup[1])
-            _library(folder, name, text).run(pointers, *groups, threadgroup[0])
+            assert _library(folder, name, text).run(pointers, *groups, threadgroup[0]), f"{name}: its lanes diverge"
             return [_device(each, kind) for each, kind in zip(made, output_dtypes, strict=True)]
 
         return call
@@ -67,17 +67,17 @@ def _program(
     every = [*names[0], *names[1]]
     binding = [f"    {name} = ({_cast(index, names, given, made)})p[{index}];" for index, name in enumerate(every)]
     body = f"static void body() {{{source}}}"
-    start = 'extern "C" void run(void** p, uint x, uint y, uint threads) {'
+    start = 'extern "C" int run(void** p, uint groups_x, uint groups_y, uint threads) {'
     return "\n".join(
         [
             f'#include "{_SHIM}"',
-            header,
+            header.replace("#include <metal_simdgroup_matrix>", ""),
             *constants,
             *pointers,
             body,
             start,
             *binding,
-            "    run_grid(body, x, y, threads);",
+            "    return run_grid(body, groups_x, groups_y, threads);",
             "}",
         ]
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -31,9 +30,10 @@ SPECS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def shim(tmp_path: Path) -> Iterator[None]:
-    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", metal.maker(tmp_path)):
+@pytest.fixture(scope="module", autouse=True)
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    kernels = metal.maker(tmp_path_factory.mktemp("kernels"))
+    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", kernels):
         yield
 
 

@@ -52,6 +52,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _row(name, _outcome(backend))
         for reason in backend.get("slower_because", []):
             yield from _row("", reason)
+    for each in found["timed"]:
+        yield from _row("timed", _timing(each))
     yield from _row("result", "works" if found["usable"] else "no backend works")
 
 
@@ -62,6 +64,12 @@ def _outcome(backend: Mapping[str, Any]) -> str:
     named = ", ".join(f"{key} {value}" for key, value in kernels.items()) if isinstance(kernels, dict) else kernels
     speed = f"{backend['ms_per_step']} ms a step, {backend['steps']} steps, {backend['tokens']} tokens"
     return f"works on {backend['device']}; kernels: {named}; loaded in {backend['load_s']} s; {speed}"
+
+
+def _timing(choice: Mapping[str, Any]) -> str:
+    laps = [f"{name} {1000 * seconds:.2f} ms" for name, seconds in choice["seconds"].items()]
+    failed = [f"{name} failed: {why}" for name, why in choice["failures"].items()]
+    return f"{choice['name']} for {choice['work']} on {choice['device']} ({', '.join(laps + failed)})"
 
 
 def _row(name: str, text: str) -> Iterator[str]:
