@@ -113,6 +113,10 @@ class Steps:
         """A fresh step that is not kept."""
         return Step(model, form, self._sparse, self._signal_dtype)
 
+    def without_recording(self, why_not: str) -> Steps:
+        """The same, eager."""
+        return Steps(self._sparse, self._signal_dtype, None, why_not)
+
     def _keep(self, form: Form, step: Step) -> None:
         while len(self._kept) >= _KEPT:
             del self._kept[next(iter(self._kept))]

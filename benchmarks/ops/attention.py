@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.ops.measure import Case, device, dtype, show
+from benchmarks.ops.case import Case
+from benchmarks.ops.measure import device, dtype, show
 from benchmarks.ops.sizes import sizes
 from dgemma_cuda import attention
 from dgemma_cuda.kernels import choose, naive
@@ -31,4 +32,4 @@ def cases() -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    show(cases())
+    show(cases)
