@@ -74,7 +74,7 @@ def hidden_states(model: Model, inputs: Inputs) -> Tensor:
     """The final-normed states [N, H] of all rows; keys and values are written, lengths are left alone."""
     x = _embed(model, inputs)
     roles = torch.zeros(len(x), dtype=torch.long, device=model.device)
-    roles[inputs.form.causal :] = 1
+    roles[inputs.form.causal :].fill_(1)
     shapes = {layer.self_attn.shape.kind: layer.self_attn.shape for layer in model.layers}
     turns = {kind: rotations(shape, inputs.positions, model.dtype) for kind, shape in shapes.items()}
     eps, kernels = model.config.rms_norm_eps, model.kernels
