@@ -2,8 +2,9 @@
 
     python benchmarks/quantization.py --model common/dgemma/demo --prompts 100
 
-Every format is made by the converter; every row of results is kept in --rows as soon as it is known, so that a run that
-was interrupted goes on where it stopped. Rows are bound to the model's digest.
+Every format is made by the converter, those of other tools from files as these write them. A row of results is kept in
+--rows as soon as it is known, so that a run that was interrupted goes on where it stopped; rows belong to the digest of
+the model.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dgemma
+from benchmarks.published import MAKERS
 from dgemma_convert import Options, convert
 from dgemma_convert.blocks import BLOCKS
 from dgemma_convert.pieces import STORAGE_EXACT, spelled
@@ -43,7 +45,8 @@ FORMATS: dict[str, Options | None] = {
     "affine 3-bit g32": Options(bits=3, recipe="uniform", group_size=32),
     "affine 2-bit g32": Options(bits=2, recipe="uniform", group_size=32),
 }
-EIGHT_BIT = ("all-8bit", "mxfp8")
+NAMES = [*FORMATS, *MAKERS]
+EIGHT_BIT = ("all-8bit", "mxfp8", "compressed FP8 per channel", "compressed FP8 per tensor", "GGUF Q8_0")
 _SCALED = (
     ("hub", "bf16, fp16, fp32", "the same", "-", "exact"),
     ("MLX", "affine, mxfp4, nvfp4, mxfp8", "the same", "the same", "exact"),
@@ -81,12 +84,13 @@ def digest(model: Path) -> str:
 
 def folder_of(model: Path, name: str, work: Path) -> Path:
     """The model in the format called `name`, made where it is missing."""
-    options = FORMATS[name]
+    options = Options() if name in MAKERS else FORMATS[name]
     target = work / name.replace(" ", "-")
     if options is None:
         return model
     if not target.exists():
-        convert(model, target, options, verify=True)
+        source = MAKERS[name](model, work / "sources" / target.name) if name in MAKERS else model
+        convert(source, target, options, verify=True)
     return target
 
 
@@ -134,7 +138,7 @@ def measure(options: argparse.Namespace, work: Path, report: Callable[[list[Row]
     done = {(row["format"], row["backend"]) for row in rows}
     chosen = examples(options.tasks, options.prompts)
     for backend in BACKENDS:
-        for name in FORMATS:
+        for name in NAMES:
             if (name, backend) not in done:
                 folder = folder_of(options.model, name, work)
                 row: Row = {"model": mark, "prompts": options.prompts, "format": name, "backend": backend}
@@ -155,7 +159,7 @@ def mean(row: Row) -> float:
 
 def page(rows: Iterable[Row], model: Path, prompts: int) -> str:
     """docs/quantization.md."""
-    ordered = sorted(rows, key=lambda row: (list(FORMATS).index(row["format"]), row["backend"]))
+    ordered = sorted(rows, key=lambda row: (NAMES.index(row["format"]), row["backend"]))
     base = {row["backend"]: mean(row) for row in ordered if row["format"] == "original"}
     lines = [
         "# Accuracy in every format",

@@ -50,6 +50,7 @@ class Backend:
     def __init__(self, model: Model, steps: Steps) -> None:
         self.config = model.config
         self.device = "cpu" if model.device.type == "cpu" else torch.cuda.get_device_name(model.device)
+        self.dtype = str(model.dtype).removeprefix("torch.")
         self._model, self._steps = model, steps
         self._weights = _allocated(model)
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()

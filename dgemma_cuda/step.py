@@ -26,11 +26,11 @@ _MOST_ROWS = 2048
 
 
 class Step:
-    """One pass of a fixed form; `picked` [4, R] holds what the host reads, `inputs.signal` what the next step reads."""
+    """One pass of a fixed form; `picked` [5, R] holds what the host reads, `inputs.signal` what the next step reads."""
 
     def __init__(self, model: Model, form: Form, sparse: bool, signal_dtype: torch.dtype) -> None:
         self.inputs = Inputs(form, model.config, model.device, model.dtype)
-        self.picked = torch.zeros(4, form.predicted, dtype=torch.int32, device=model.device)
+        self.picked = torch.zeros(5, form.predicted, dtype=torch.int32, device=model.device)
         self.replay: Run | None = None
         self._model, self._sparse, self._signal_dtype = model, sparse, signal_dtype
         self._soft: Soft | None = None
@@ -50,13 +50,13 @@ class Step:
         if not self.inputs.form.predicted:
             return
         picks, soft, wide = self._head(hidden[self.inputs.predicted])
-        words = (picks.sampled, picks.argmax, picks.entropy.view(torch.int32), wide)
-        self.picked.copy_(torch.stack(words))
+        numbers = (picks.entropy.view(torch.int32), picks.margin.view(torch.int32))
+        self.picked.copy_(torch.stack([picks.sampled, picks.argmax, *numbers, wide]))
         self.inputs.signal.copy_(soft * self._model.embed_scale)
 
     def read(self, batch: Batch) -> Prediction:
         """The one synchronisation of a pass; rows of a sparse signal that turned out too wide are finished here."""
-        sampled, argmax, entropy, wide = self.picked.cpu().numpy()
+        sampled, argmax, entropy, margin, wide = self.picked.cpu().numpy()
         if wide.any() and self._soft is not None:
             rows = torch.from_numpy(np.flatnonzero(wide) - (len(wide) - self.inputs.form.canvas_rows))
             rows = rows.to(self.picked.device)
@@ -65,7 +65,7 @@ class Step:
             context(segment).signal = self.inputs.signal[self.inputs.signal_rows(segment)].clone()
         if self.replay is None:
             self._soft = None
-        return Prediction(sampled, argmax, entropy.view(np.float32))
+        return Prediction(sampled, argmax, entropy.view(np.float32), margin.view(np.float32))
 
     def _head(self, x: Tensor) -> tuple[Picks, Tensor, Tensor]:
         """Picks, unscaled soft embeddings, and which predicted rows (int32) are too wide for a sparse signal."""

@@ -19,6 +19,7 @@ CHUNK = 4096
 BLOCK = 512
 _ROWS = 32
 _NEVER = -1e30
+TINY = 1e-37
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +33,22 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """Per predicted row [R]: sampled and argmax ids (int32), entropy in nats (float32)."""
+    """Per predicted row [R]: sampled and argmax ids (int32), entropy in nats and relative top-2 margin (float32)."""
 
     sampled: Tensor
     argmax: Tensor
     entropy: Tensor
+    margin: Tensor
 
 
 def softcap(logits: Tensor, cap: float) -> Tensor:
     """cap * tanh(logits / cap) in float32, always a fresh tensor."""
     return (logits.float() / cap).tanh_().mul_(cap)
+
+
+def margin(first: Tensor, second: Tensor) -> Tensor:
+    """How far two scores lie apart, over the larger magnitude of the two."""
+    return (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=TINY)
 
 
 def head(
@@ -104,13 +111,18 @@ class Scan:
         return mass, shrink
 
     def picks(self, logits: Tensor, cap: float, scale: Tensor, draws: Draws) -> Picks:
-        """Entropy, argmax and sample, looking back into `logits` [R, V]."""
+        """Entropy, argmax, margin and sample, looking back into `logits` [R, V]."""
         entropy = self.total.log() - self._weighted / self.total
-        best = torch.cat(self._tops, -1).argmax(-1)
-        argmax = best * BLOCK + _block(logits, best, cap, scale).argmax(-1)
+        tops = torch.cat(self._tops, -1)
+        best = tops.argmax(-1)
+        inside = _block(logits, best, cap, scale)
+        argmax = best * BLOCK + inside.argmax(-1)
+        # The largest score stands in both parts.
+        first, _, second = torch.cat([tops, inside], -1).topk(3).values.unbind(-1)
+        apart = margin(first, second)
         sums = torch.cat(self._sums, -1) * torch.exp(torch.cat(self._bases, -1) - self._top[:, None])
         sampled = self._sample(sums, logits, cap, scale, draws.uniforms)
-        return Picks(torch.where(draws.greedy, argmax, sampled).int(), argmax.int(), entropy)
+        return Picks(torch.where(draws.greedy, argmax, sampled).int(), argmax.int(), entropy, apart)
 
     def _sample(self, sums: Tensor, logits: Tensor, cap: float, scale: Tensor, uniforms: Tensor) -> Tensor:
         """The smallest id whose cumulated mass exceeds uniform * total, clamped to ids with mass."""

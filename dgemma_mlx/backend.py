@@ -41,6 +41,7 @@ class Backend:
 
     def __init__(self, model: Model, sparse: bool, weights: int) -> None:
         self.config = model.config
+        self.dtype = str(model.dtype).removeprefix("mlx.core.")
         self.device = "cpu" if model.device.type == mx.DeviceType.cpu else str(mx.device_info()["device_name"])
         self.kernels = model.kernels.names
         self._model, self._sparse = model, sparse
@@ -95,10 +96,11 @@ class Backend:
             self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype, self._sparse
         )
         self._keep_signals(batch, soft * self._model.embed_scale)
-        packed = mx.stack([picks.sampled, picks.argmax, picks.entropy.view(mx.int32)])
+        numbers = (picks.entropy.view(mx.int32), picks.margin.view(mx.int32))
+        packed = mx.stack([picks.sampled, picks.argmax, *numbers])
         mx.eval(packed, self._written(batch))
         host = np.array(packed)
-        return Prediction(host[0], host[1], host[2].view(np.float32))
+        return Prediction(host[0], host[1], host[2].view(np.float32), host[3].view(np.float32))
 
     def _draws(self, batch: Batch) -> Draws:
         return Draws(mx.array(batch.temperatures), mx.array(batch.uniforms), mx.array(batch.greedy))

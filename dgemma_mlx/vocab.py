@@ -18,6 +18,7 @@ CHUNK = 4096
 BLOCK = 512
 _ROWS = 32
 _NEVER = -1e30
+TINY = 1e-37
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,22 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """Per predicted row [R]: sampled and argmax ids (int32), entropy in nats (float32)."""
+    """Per predicted row [R]: sampled and argmax ids (int32), entropy in nats and relative top-2 margin (float32)."""
 
     sampled: mx.array
     argmax: mx.array
     entropy: mx.array
+    margin: mx.array
 
 
 def softcap(logits: mx.array, cap: float) -> mx.array:
     """cap * tanh(logits / cap) in float32."""
     return mx.tanh(logits.astype(mx.float32) / cap) * cap
+
+
+def margin(first: mx.array, second: mx.array) -> mx.array:
+    """How far two scores lie apart, over the larger magnitude of the two."""
+    return (first - second) / mx.maximum(mx.maximum(mx.abs(first), mx.abs(second)), TINY)
 
 
 def head(
@@ -111,14 +118,19 @@ class Scan:
         return mass, shrink
 
     def picks(self, logits: list[mx.array], cap: float, scale: mx.array, draws: Draws) -> Picks:
-        """Entropy, argmax and sample, looking back into `logits`, [R, C] a chunk."""
+        """Entropy, argmax, margin and sample, looking back into `logits`, [R, C] a chunk."""
         entropy = mx.log(self.total) - self._weighted / self.total
-        best = mx.concatenate(self._tops, axis=-1).argmax(axis=-1)
-        argmax = best * BLOCK + _block(logits, best, cap, scale).argmax(axis=-1)
+        tops = mx.concatenate(self._tops, axis=-1)
+        best = tops.argmax(axis=-1)
+        inside = _block(logits, best, cap, scale)
+        argmax = best * BLOCK + inside.argmax(axis=-1)
+        # The largest score stands in both parts.
+        second, _, first = mx.split(mx.sort(mx.topk(mx.concatenate([tops, inside], axis=-1), 3)), 3, axis=-1)
+        apart = margin(first[:, 0], second[:, 0])
         sums = mx.concatenate(self._sums, axis=-1)
         sums = sums * mx.exp(mx.concatenate(self._bases, axis=-1) - self._top[:, None])
         sampled = self._sample(sums, logits, cap, scale, draws.uniforms)
-        return Picks(mx.where(draws.greedy, argmax, sampled).astype(mx.int32), argmax.astype(mx.int32), entropy)
+        return Picks(mx.where(draws.greedy, argmax, sampled).astype(mx.int32), argmax.astype(mx.int32), entropy, apart)
 
     def _sample(
         self, sums: mx.array, logits: list[mx.array], cap: float, scale: mx.array, uniforms: mx.array

@@ -49,7 +49,7 @@ class Context:
 
 
 class Scripted:
-    name, device = NAME, "cpu"
+    name, device, dtype = NAME, "cpu", "float32"
     kernels: Mapping[str, str] = {}
 
     def __init__(self, config: ModelConfig, script: list[int], pause: float, entropy: float) -> None:
@@ -85,7 +85,7 @@ class Scripted:
     def _answer(self, context: Context, first: int, size: int) -> Prediction:
         start = first - context.prompt
         tokens = np.array((self.script[start:] + [106] * size)[:size], np.int32)
-        return Prediction(tokens, tokens, np.full(size, self.entropy, np.float32))
+        return Prediction(tokens, tokens, np.full(size, self.entropy, np.float32), np.ones(size, np.float32))
 
 
 def open_scripted(folder: Path, options: BackendOptions) -> Scripted:

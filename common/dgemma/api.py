@@ -122,10 +122,12 @@ class Model:
         instruction: str | None = None,
         lengths: Iterable[int] | None = None,
         settings: Settings | None = None,
+        *,
+        listen: infill.Listen = infill.ignore,
         **overrides: Any,
     ) -> Filled:
         """Fill every `<fill>` and `<fill:N>` of a text; see `dgemma.infill.fill`."""
-        return infill.fill(self, text, instruction, lengths, (settings or Settings()).with_(**overrides))
+        return infill.fill(self, text, instruction, lengths, (settings or Settings()).with_(**overrides), listen)
 
     def edit(
         self,
@@ -135,10 +137,13 @@ class Model:
         lengths: Iterable[int] | None = None,
         warm: bool = False,
         settings: Settings | None = None,
+        *,
+        listen: infill.Listen = infill.ignore,
         **overrides: Any,
     ) -> Filled:
         """Rewrite some lines of a text; see `dgemma.infill.edit`."""
-        return infill.edit(self, text, lines, instruction, lengths, warm, (settings or Settings()).with_(**overrides))
+        chosen = (settings or Settings()).with_(**overrides)
+        return infill.edit(self, text, lines, instruction, lengths, warm, chosen, listen)
 
     def prompt_text(self, prompt: Prompt, settings: Settings) -> str:
         """What the model reads: the prompt through the chat template, or with `raw` as it is behind a bos token."""

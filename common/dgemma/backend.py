@@ -29,12 +29,14 @@ class Prediction:
     """What a pass says about N positions; the only numbers that leave the device.
 
     `sampled` [N] is the inverse-CDF draw (equal to `argmax` when the job is greedy), `argmax` [N] the lowest id among
-    the largest logits, `entropy` [N] in nats of softmax(softcapped logits / temperature).
+    the largest logits, `entropy` [N] in nats of softmax(softcapped logits / temperature). `margin` [N] is how far the
+    two largest softcapped logits lie apart, over the larger magnitude of the two.
     """
 
     sampled: Int32s
     argmax: Int32s
     entropy: Float32s
+    margin: Float32s
 
 
 class Context(Protocol):
@@ -121,10 +123,11 @@ class BackendOptions:
 
 
 class Backend(Protocol):
-    """A loaded model on one device; `kernels` says which implementation computes what."""
+    """A loaded model on one device; `kernels` says which implementation computes what, `dtype` the matmuls' type."""
 
     name: str
     device: str
+    dtype: str
     config: ModelConfig
     kernels: Mapping[str, str]
 

@@ -133,4 +133,5 @@ def _join(parts: Sequence[NDArray[np.generic]], dtype: type) -> NDArray:  # type
 
 
 def _cut(prediction: Prediction, rows: slice) -> Prediction:
-    return Prediction(prediction.sampled[rows], prediction.argmax[rows], prediction.entropy[rows])
+    names = ("sampled", "argmax", "entropy", "margin")
+    return Prediction(*(getattr(prediction, name)[rows] for name in names))

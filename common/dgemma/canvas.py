@@ -16,7 +16,8 @@ class Canvas:
     """Canvas number `index` after `step` steps, with `remaining` to go at most.
 
     `tokens` [L] go into the next step; `accepted` [L] of them were kept by the last one; `pinned` [L] are the caller's
-    and never change. `history` holds the argmax canvas of every step so far; `entropy` [L] is the newest, 0 at pins.
+    and never change. `history` holds the argmax canvas of every step so far; `entropy` [L] is the newest, 0 at pins;
+    `doubted` [L] are the pins that the last step would have written otherwise.
     """
 
     tokens: Int32s
@@ -29,6 +30,7 @@ class Canvas:
     history: tuple[Int32s, ...] = ()
     mean_entropy: float = 0.0
     converged: bool = False
+    doubted: Bools | None = None
 
     @classmethod
     def noise(
@@ -75,6 +77,7 @@ class Canvas:
             history=history,
             mean_entropy=float(mean(entropy)),
             converged=denoising.stop(history, entropy),
+            doubted=self.pinned & (prediction.argmax != self.tokens),
         )
 
     def pin(self, position: int, token: int) -> Canvas:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dgemma.backend import EncodeJob, Predict, Prediction
+from dgemma.backend import EncodeJob, Float32s, Predict, Prediction
 from dgemma.errors import DgemmaError, require
 from dgemma.noise import Noise
 from dgemma.sequence import Transcript
+
+ROUNDINGS = 4
+_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,14 @@ class CausalSampler:
         first = context.length + len(tokens) - count + 1
         uniforms = self.noise.causal(first, count) if self.temperature else None
         return EncodeJob(context, np.array(tokens, dtype=np.int32), predict, self.temperature or 1.0, uniforms)
+
+
+def near_ties(margin: Float32s, dtype: str) -> NDArray[np.bool_]:
+    """Where a few roundings of `dtype` may decide between the two likeliest tokens; nowhere in float32.
+
+    There a pass over many rows, which sums in another order, may choose otherwise than a pass over one.
+    """
+    return margin <= ROUNDINGS * _ROUNDOFF.get(dtype, -np.inf)
 
 
 def check_temperature(temperature: float) -> None:

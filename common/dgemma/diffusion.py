@@ -101,4 +101,5 @@ def draft_of(handle: int, canvas: Canvas) -> Draft:
         changed=tuple(canvas.changed.tolist()),
         mean_entropy=canvas.mean_entropy,
         entropy=tuple(canvas.entropy.tolist()),
+        doubted=() if canvas.doubted is None else tuple(canvas.doubted.tolist()),
     )

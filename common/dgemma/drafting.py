@@ -38,21 +38,24 @@ class FixedSteps:
 
 @dataclass(frozen=True, slots=True)
 class AutoSteps:
-    """The number that has given the most tokens a pass lately, a round costing its steps and one verification.
+    """The number that has taken the least time a token lately; a round costs its steps and one verification.
 
-    Passes stand for time: a draft step and a verification stream the same weights over about as many rows. The
-    neighbours of the best number are tried where they are unknown, and again every few rounds; older rounds fade.
+    Time is counted, not measured, so that a seed decides the text of `hybrid`, too: a verification costs `check` times
+    a step, which streams the same weights over about as many rows. The neighbours of the best number are tried where
+    they are unknown, and again every few rounds; older rounds fade.
     """
 
     first: int = 3
     most: int = 16
+    check: float = 1.0
 
     def __post_init__(self) -> None:
         require(1 <= self.first <= self.most, f"Draft steps must satisfy 1 <= {self.first} <= {self.most}.")
+        require(self.check >= 0, f"A verification cannot cost {self.check} steps.")
 
     def __call__(self, rounds: Sequence[Round]) -> int:
         """The number of steps for the next draft."""
-        rates = _rates(rounds)
+        rates = _rates(rounds, self.check)
         if not rates:
             return self.first
         best = max(rates, key=lambda steps: rates[steps])
@@ -68,12 +71,12 @@ class AutoSteps:
 AUTO: DraftSteps = AutoSteps()
 
 
-def _rates(rounds: Sequence[Round]) -> dict[int, float]:
-    """Tokens a pass by number of steps, the newest rounds weighing most."""
+def _rates(rounds: Sequence[Round], check: float) -> dict[int, float]:
+    """Tokens in the time of a step by number of steps, the newest rounds weighing most."""
     tokens: dict[int, float] = {}
-    passes: dict[int, float] = {}
+    times: dict[int, float] = {}
     for age, each in enumerate(reversed(rounds)):
         weight = _DECAY**age
         tokens[each.steps] = tokens.get(each.steps, 0.0) + weight * each.tokens
-        passes[each.steps] = passes.get(each.steps, 0.0) + weight * (each.steps + 1)
-    return {steps: tokens[steps] / passes[steps] for steps in tokens}
+        times[each.steps] = times.get(each.steps, 0.0) + weight * (each.steps + check)
+    return {steps: tokens[steps] / times[steps] for steps in tokens}

@@ -16,7 +16,7 @@ class Draft:
     """The canvas after one denoising step: `tokens` are the current best guess, of which any may still change.
 
     `step` counts from 1 to at most `steps`; `accepted` were kept by this step; `changed` differ from the step before.
-    `entropy` is that of each position in nats.
+    `entropy` is that of each position in nats; `doubted` are pinned, but the model would have written something else.
     """
 
     handle: int
@@ -28,6 +28,7 @@ class Draft:
     changed: tuple[bool, ...]
     mean_entropy: float
     entropy: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    doubted: tuple[bool, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def summary(self) -> tuple[str, ...]:

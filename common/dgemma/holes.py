@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dgemma.errors import require
+from dgemma.errors import UsageError, require
 
-_MARK = re.compile(r"<fill(?::(\d+))?>")
+_MARK = re.compile(r"<fill(?::([0-9]{1,9}))?>")
+_MALFORMED = re.compile(r"<fill:(?![0-9]{1,9}>)[^\s<>]*>?")
 Encode = Callable[[str], list[int]]
 
 
@@ -24,7 +25,10 @@ Part = str | Hole
 
 
 def parse(text: str) -> tuple[Part, ...]:
-    """Split at every `<fill>` and `<fill:N>`; raises UsageError where there is none, or one of no tokens."""
+    """Split at every `<fill>` and `<fill:N>`; raises UsageError where there is none, or one that cannot be."""
+    if wrong := _MALFORMED.search(text):
+        line = text.count("\n", 0, wrong.start()) + 1
+        raise UsageError(f"{wrong[0][:40]} in line {line} is no gap.", "Write <fill> or, for N tokens, <fill:N>.")
     parts: list[Part] = []
     start = 0
     for mark in _MARK.finditer(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from dgemma.backend import Backend
 from dgemma.engine import Engine
 from dgemma.errors import require
-from dgemma.events import Block, Draft, Event
+from dgemma.events import Block, Draft, Event, Finish
 from dgemma.generation import Origin
 from dgemma.holes import Hole, Layout, Part, lay_out, parse, unknown
 from dgemma.request import Request
@@ -22,9 +23,18 @@ if TYPE_CHECKING:
     from dgemma.config import GenerationDefaults
 
 LENGTHS = range(1, 17)
+_MOST_LENGTHS = 64
+_NEAR, _DOUBT, _TOKEN = 16, 4.0, 0.02
 _SHARES = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
 _GAP = "___"
 _END = "<turn|>"
+
+
+Listen = Callable[[Draft | Block], object]
+
+
+def ignore(event: Draft | Block) -> None:
+    """Listen to nothing."""
 
 
 class Filler(Protocol):
@@ -72,17 +82,23 @@ class Filled:
 
 
 def fill(
-    model: Filler, text: str, instruction: str | None, lengths: Iterable[int] | None, settings: Settings
+    model: Filler,
+    text: str,
+    instruction: str | None,
+    lengths: Iterable[int] | None,
+    settings: Settings,
+    listen: Listen = ignore,
 ) -> Filled:
     """Fill every `<fill>` and `<fill:N>` of `text`.
 
     `instruction` is the prompt that the whole text answers (by default: to fill its gaps). A hole without a length gets
-    the one of `lengths` at which the model is most certain of what it writes, all of them tried in one batch.
+    the one of `lengths`, all of them tried in one batch, at which the model is most certain of what it writes and would
+    keep most of the text around it. `listen` hears every event but the ends; its handle is the number of the length.
     """
     parts = parse(text)
     shown = "".join(_GAP if isinstance(part, Hole) else part for part in parts)
     wanted = f"Fill each gap, marked {_GAP}, and answer with the whole text:\n\n{shown}"
-    return _Job(model, settings, instruction or wanted).fill(parts, tuple(lengths or LENGTHS))
+    return _Job(model, settings, instruction or wanted, listen).fill(parts, _few(lengths or LENGTHS))
 
 
 def edit(
@@ -93,11 +109,12 @@ def edit(
     lengths: Iterable[int] | None,
     warm: bool,
     settings: Settings,
+    listen: Listen = ignore,
 ) -> Filled:
     """Rewrite the lines `lines` (first and last, from 1) of `text` with the others pinned.
 
     Without `lengths` the span may become about half to one and a half times as long, or with `warm`, where the canvases
-    start from the old span instead of noise, keeps its number of tokens.
+    start from the old span instead of noise, keeps its number of tokens. `listen` as in `fill`.
     """
     before, span, behind = span_of(text, lines)
     size = max(1, len(model.tokenizer.encode(span)))
@@ -105,7 +122,7 @@ def edit(
     wanted = f"Change only lines {lines[0]} to {lines[1]} and answer with the whole text:"
     prompt = f"{instruction or 'Improve this text.'}\n\n{wanted}\n\n{text}"
     parts = tuple(part for part in (before, Hole(text=span if warm else ""), behind) if part != "")
-    return _Job(model, settings, prompt).fill(parts, tuple(lengths or tried))
+    return _Job(model, settings, prompt, listen).fill(parts, _few(lengths or tried))
 
 
 def span_of(text: str, lines: tuple[int, int]) -> tuple[str, str, str]:
@@ -119,26 +136,32 @@ def span_of(text: str, lines: tuple[int, int]) -> tuple[str, str, str]:
     return text[:start], text[start:end], text[end:]
 
 
+def _few(lengths: Iterable[int]) -> tuple[int, ...]:
+    found = tuple(itertools.islice(lengths, _MOST_LENGTHS + 1))
+    require(len(found) <= _MOST_LENGTHS, f"At most {_MOST_LENGTHS} lengths can be tried.", "Give fewer.")
+    require(bool(found) and min(found) >= 1, "Lengths to try must be at least 1.")
+    return found
+
+
 class _Job:
     """One text being filled."""
 
-    def __init__(self, model: Filler, settings: Settings, instruction: str) -> None:
+    def __init__(self, model: Filler, settings: Settings, instruction: str, listen: Listen) -> None:
         require(settings.mode == "diffusion", "Only block diffusion can keep pinned positions.", "Leave --mode out.")
-        self._model, self._settings = model, settings.seeded()
+        self._model, self._settings, self._listen = model, settings.seeded(), listen
         prompt = model.prompt_text("" if settings.raw else instruction, settings)
         self._prompt = model.tokenizer.encode(prompt)
         self._canvas = settings.canvas_length or model.backend.config.canvas_length
 
     def fill(self, parts: Sequence[Part], lengths: Sequence[int]) -> Filled:
         """Find the lengths from left to right, each with what lies before the next hole of unknown length."""
-        require(bool(lengths) and min(lengths) >= 1, "Lengths to try must be at least 1.")
         found: _Result | None = None
         while open_holes := unknown(parts):
             index, *later = open_holes
             tried = [_sized(parts, index, length) for length in lengths]
             results = self._run([each[: later[0] if later else None] for each in tried], whole=not later)
             hole = sum(isinstance(part, Hole) for part in parts[:index])
-            best = min(range(len(tried)), key=lambda number: results[number].entropy(hole))
+            best = min(range(len(tried)), key=lambda number: results[number].doubt(hole, self._spelled))
             parts, found = tried[best], results[best]
         return self._filled(parts, found or self._run([parts], whole=True)[0])
 
@@ -149,6 +172,8 @@ class _Job:
         results = [_Result(layout, self._canvas) for layout in layouts]
         for event in Engine(self._model.backend).stream(requests):
             results[event.handle].hear(event)
+            if not isinstance(event, Finish):
+                self._listen(event)
         return results
 
     def _check(self, size: int) -> None:
@@ -175,6 +200,9 @@ class _Job:
             warm_start=_start(parts, self._model.tokenizer),
         )
 
+    def _spelled(self, token: int) -> bool:
+        return self._model.tokenizer.decode([token]) != ""
+
     def _filled(self, parts: Sequence[Part], result: _Result) -> Filled:
         fills = [self._model.tokenizer.decode(tokens) for tokens in result.fills]
         assert result.stats is not None
@@ -190,12 +218,15 @@ class _Result:
         self._layout, self._canvas = layout, canvas
         self._tokens: list[int] = []
         self._entropy: dict[int, float] = {}
+        self._doubted: dict[int, bool] = {}
         self.stats: Stats | None = None
 
     def hear(self, event: Event) -> None:
         """Take one event."""
         if isinstance(event, Draft):
-            self._entropy |= dict(enumerate(event.entropy, event.canvas * self._canvas))
+            first = event.canvas * self._canvas
+            self._entropy |= dict(enumerate(event.entropy, first))
+            self._doubted |= dict(enumerate(event.doubted, first))
         elif isinstance(event, Block):
             self._tokens += event.tokens
         else:
@@ -205,6 +236,18 @@ class _Result:
     def fills(self) -> tuple[tuple[int, ...], ...]:
         """The tokens of each hole."""
         return tuple(tuple(self._tokens[hole.start : hole.stop]) for hole in self._layout.holes)
+
+    def doubt(self, hole: int, spelled: Callable[[int], bool]) -> float:
+        """How little the model believes in a hole, in nats: its entropy, a nat for each of its tokens that spells
+        nothing, and the estimated share of the given tokens behind it that the model would have written otherwise.
+
+        A hole one too long often repeats what stands behind it, as certainly: every token costs a little.
+        """
+        empty = sum(not spelled(token) for token in self.fills[hole])
+        places = range(self._layout.holes[hole].stop, self._layout.size)
+        behind = [self._doubted[place] for place in places if place in self._layout.pins and place in self._doubted]
+        share = (sum(behind[:_NEAR]) + 1) / (len(behind[:_NEAR]) + 2)
+        return self.entropy(hole) + empty + _DOUBT * share + _TOKEN * len(self._layout.holes[hole])
 
     def entropy(self, hole: int) -> float:
         """Mean entropy over a hole's positions."""

@@ -55,6 +55,7 @@ class Speculative:
         self._rounds: list[Round] = []
         self._draft: Int32s | None = None
         self._own: int | None = None
+        self._own_margin = 0.0
         self._verifying = False
         self._canvas = self._start_canvas(0)
 
@@ -85,7 +86,7 @@ class Speculative:
 
     def _hear(self, prediction: Prediction) -> None:
         causal.check_finite(prediction, len(self.transcript.ids))
-        self._own = int(prediction.sampled[-1])
+        self._own, self._own_margin = int(prediction.sampled[-1]), float(prediction.margin[-1])
 
     def _step(self, prediction: Prediction) -> list[Event]:
         canvas, denoising = self._canvas, self.transcript.request.denoising
@@ -121,17 +122,28 @@ class Speculative:
         causal.check_finite(verdict, len(transcript.ids))
         agreed = 1 + _common(draft[1:], verdict.sampled)
         transcript.keep(len(transcript.ids) + agreed, self._backend)
-        return [self._keep([*draft[:agreed].tolist(), int(verdict.sampled[agreed - 1])])]
+        tokens = [*draft[:agreed].tolist(), int(verdict.sampled[agreed - 1])]
+        return [self._keep(tokens, verdict.margin[:agreed].tolist())]
 
-    def _keep(self, tokens: list[int]) -> Block:
-        """Deliver what the causal model agreed to, as autoregressive decoding would end it."""
+    def _keep(self, tokens: list[int], margins: Sequence[float] = ()) -> Block:
+        """Deliver what the causal model agreed to, as autoregressive decoding would end it.
+
+        The first token is its own for the canvas's first position, `margins` are those of the others.
+        """
         transcript, canvas = self.transcript, self._canvas
         left = min(transcript.request.max_tokens - len(transcript.generated), self._limit - len(transcript.ids))
         tokens = tokens[:left]
+        self._count_ties([self._own_margin, *margins][:left])
         transcript.meter.accepted_lengths.append(len(tokens))
         if self._verifying:
             self._rounds.append(Round(canvas.step, len(tokens)))
         return self._deliver(np.array(tokens, dtype=np.int32), checked=True)
+
+    def _count_ties(self, margins: Sequence[float]) -> None:
+        if self._plan.temperature == 0:
+            near = causal.near_ties(np.array(margins, dtype=np.float32), self._backend.dtype)
+            place = len(self.transcript.generated)
+            self.transcript.meter.near_ties += (place + np.flatnonzero(near)).tolist()
 
     def _deliver(self, tokens: Int32s, checked: bool = False) -> Block:
         transcript, canvas = self.transcript, self._canvas

@@ -15,8 +15,10 @@ class Stats:
 
     `tokens_per_forward` is completion tokens over denoising steps, `tokens_per_pass` counts encoder passes behind the
     prompt too. `forwards` are the passes behind the prompt as they were run, a shared one counting once;
-    `accepted_lengths` are the tokens that each verified canvas gave. `decode_s` runs from the end of the prefill to the
-    end, `decode_tok_s` is completion tokens over it.
+    `forwards_per_token` is just below 1 in mode `ar`. `accepted_lengths` are the tokens that each verified canvas gave.
+    `near_ties` are the places in the answer where a verified token at temperature 0 lies within the rounding of a
+    16-bit run of another one, so that mode `ar` may go on differently from there; there are none in float32.
+    `decode_s` runs from the end of the prefill to the end, `decode_tok_s` is completion tokens over it.
     `cached_tokens` of the prompt were in a session's cache already.
     """
 
@@ -38,6 +40,8 @@ class Stats:
     forwards: int = 0
     accepted_lengths: tuple[int, ...] = ()
     cached_tokens: int = 0
+    forwards_per_token: float = 0.0
+    near_ties: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class Meter:
     commit_passes: int = 0
     forwards: int = 0
     accepted_lengths: list[int] = field(default_factory=list)
+    near_ties: list[int] = field(default_factory=list)
     _start: float = field(init=False)
     _prefilled: float | None = field(init=False, default=None)
     _first_block: float | None = field(init=False, default=None)
@@ -105,6 +110,8 @@ class Meter:
             forwards=self.forwards,
             accepted_lengths=tuple(self.accepted_lengths),
             cached_tokens=self.cached_tokens,
+            forwards_per_token=_ratio(self.forwards, self.completion_tokens),
+            near_ties=tuple(self.near_ties),
         )
 
 

@@ -43,9 +43,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class WhileThinking:
-    """Verify canvases that begin inside the reasoning: behind the token `opens` and before `closes`.
+    """Verify canvases that begin inside the reasoning: behind a token `opens` that no `closes` has followed yet.
 
-    `expected` counts the time before `opens` too, for answers that are known to begin with reasoning.
+    `expected` verifies the first canvas, too, of an answer that should begin with reasoning.
     """
 
     opens: int
@@ -54,8 +54,9 @@ class WhileThinking:
 
     def __call__(self, moment: Moment) -> bool:
         """Whether to verify."""
-        thinking = self.expected or self.opens in moment.answer
-        return moment.step == 0 and thinking and self.closes not in moment.answer
+        marks = [token for token in moment.answer if token in (self.opens, self.closes)]
+        thinking = marks[-1] == self.opens if marks else self.expected and not moment.answer
+        return moment.step == 0 and thinking
 
 
 @dataclass(frozen=True, slots=True)

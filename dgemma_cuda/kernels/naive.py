@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dgemma_cuda.quant import Embedding, Experts
-from dgemma_cuda.vocab import Draws, Picks, softcap
+from dgemma_cuda.vocab import Draws, Picks, margin, softcap
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -76,4 +76,5 @@ def head(
     last = scores.shape[1] - 1 - (probabilities > 0).flip(-1).to(torch.uint8).argmax(-1)
     sampled = torch.where(draws.greedy, argmax, place.minimum(last))
     signal = scores[signal_from:].to(signal_dtype).float().softmax(-1)
-    return Picks(sampled.int(), argmax.int(), entropy.float()), embedding.mix(signal.to(x.dtype))
+    picks = Picks(sampled.int(), argmax.int(), entropy.float(), margin(*scores.topk(2).values.unbind(-1)))
+    return picks, embedding.mix(signal.to(x.dtype))

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dgemma_cuda.kernels.numerics import narrow, tanh, to_bfloat16_grid
-from dgemma_cuda.vocab import Draws, Picks
+from dgemma_cuda.vocab import TINY, Draws, Picks
 
 BLOCK = 4096
 SIGNALS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -49,7 +49,7 @@ def scan_kernel(
     SIGNAL: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Of one block of one row: top, sum of exp, sum of exp * score (from the top), the same two of the signal."""
+    """Of one block of one row: top, sum of exp, of exp * score (from the top), the signal's top and sum, second."""
     block = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     ids = block * BLOCK + tl.arange(0, BLOCK)
@@ -68,6 +68,7 @@ def scan_kernel(
     tl.store(target + 2 * stride, tl.sum(mass * tl.where(inside, scores - top, 0.0), 0))
     tl.store(target + 3 * stride, signal_top)
     tl.store(target + 4 * stride, tl.sum(tl.exp(signal - signal_top), 0))
+    tl.store(target + 5 * stride, tl.max(tl.where(ids == block * BLOCK + place, -1e30, scores), 0))
     tl.store(places + row * blocks + block, block * BLOCK + place)
 
 
@@ -82,11 +83,13 @@ def pick_kernel(
     sampled: tl.tensor,
     argmax: tl.tensor,
     entropy: tl.tensor,
+    margin: tl.tensor,
     signal_top: tl.tensor,
     signal_sum: tl.tensor,
     V: tl.tensor,
     blocks: tl.tensor,
     cap: tl.tensor,
+    TINY: tl.constexpr,
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -108,6 +111,10 @@ def pick_kernel(
     shares = tl.load(source + 4 * stride, mask=known, other=0.0) * tl.exp(signal_tops - highest)
     tl.store(signal_top + row, highest)
     tl.store(signal_sum + row, tl.sum(shares, 0))
+    others = tl.where(at == best, tl.load(source + 5 * stride, mask=known, other=-1e30), tops)
+    second = tl.max(others, 0)
+    widest = tl.maximum(tl.maximum(tl.abs(top), tl.abs(second)), TINY)
+    tl.store(margin + row, (top - second) / widest)
     winner = tl.load(places + row * blocks + best)
     tl.store(argmax + row, winner)
     running = tl.cumsum(sums, 0)
@@ -171,10 +178,10 @@ def pick(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtyp
     """Predict from raw logits [R, V]; the signal is that of the rows from `signal_from`."""
     rows, vocab = logits.shape
     blocks, kind = triton.cdiv(vocab, BLOCK), SIGNALS[signal_dtype]
-    partials = torch.empty(5, rows, blocks, device=logits.device)
+    partials = torch.empty(6, rows, blocks, device=logits.device)
     places = torch.empty(rows, blocks, dtype=torch.int32, device=logits.device)
     sampled, argmax = torch.empty(2, rows, dtype=torch.int32, device=logits.device)
-    entropy, top, total = torch.empty(3, rows, device=logits.device)
+    entropy, margin, top, total = torch.empty(4, rows, device=logits.device)
     scan_kernel[(blocks, rows)](
         logits, draws.temperatures, partials, places, vocab, blocks, cap, SIGNAL=kind, BLOCK=BLOCK, num_warps=8
     )
@@ -188,18 +195,20 @@ def pick(logits: Tensor, cap: float, draws: Draws, signal_from: int, signal_dtyp
         sampled,
         argmax,
         entropy,
+        margin,
         top,
         total,
         vocab,
         blocks,
         cap,
+        TINY=TINY,
         BLOCKS=triton.next_power_of_2(blocks),
         BLOCK=BLOCK,
         num_warps=8,
     )
     kept = slice(signal_from, rows)
     tail = (draws.temperatures[kept], top[kept], total[kept], partials[3, kept])
-    return Picks(sampled, argmax, entropy), Signal(logits[kept], *tail, cap, kind)
+    return Picks(sampled, argmax, entropy, margin), Signal(logits[kept], *tail, cap, kind)
 
 
 def probabilities(signal: Signal) -> Tensor:

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 
 from dgemma_mlx.quant import Embedding, Experts
-from dgemma_mlx.vocab import Draws, Picks, softcap
+from dgemma_mlx.vocab import Draws, Picks, margin, softcap
 
 
 def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
@@ -76,4 +76,6 @@ def head(
     last = (mx.arange(scores.shape[1]) * (probabilities > 0)).max(axis=-1)
     sampled = mx.where(draws.greedy, argmax, mx.minimum(place, last))
     signal = mx.softmax(scores[signal_from:].astype(signal_dtype).astype(mx.float32), axis=-1)
-    return Picks(sampled.astype(mx.int32), argmax.astype(mx.int32), entropy), embedding.mix(signal.astype(x.dtype))
+    second, first = mx.split(mx.sort(mx.topk(scores, 2)), 2, axis=-1)
+    picks = Picks(sampled.astype(mx.int32), argmax.astype(mx.int32), entropy, margin(first[:, 0], second[:, 0]))
+    return picks, embedding.mix(signal.astype(x.dtype))

@@ -1,7 +1,7 @@
 """Statistics of logit rows in one pass over the vocabulary, as Metal kernels: argmax, entropy, sample, signal softmax.
 
-A threadgroup reads one block of one row and leaves six numbers; a second kernel combines a row's blocks and looks once
-more into the block that holds the sample. The bodies use no more of Metal than a small C++ shim can stand in for.
+A threadgroup reads one block of one row and leaves seven numbers; a second kernel combines a row's blocks and looks
+once more into the block that holds the sample. The bodies use no more of Metal than a small C++ shim can stand in for.
 """
 
 from __future__ import annotations
@@ -36,23 +36,28 @@ SCAN = """
     uint thread = thread_position_in_threadgroup.x;
     uint lane = thread_index_in_simdgroup, group = simdgroup_index_in_threadgroup;
     uint blocks = (V + BLOCK - 1) / BLOCK, end = metal::min(uint(V), (block + 1) * BLOCK);
-    threadgroup float tops[THREADS / 32], signal_tops[THREADS / 32], sums[3][THREADS / 32];
+    threadgroup float tops[THREADS / 32], seconds[THREADS / 32], signal_tops[THREADS / 32], sums[3][THREADS / 32];
     threadgroup uint firsts[THREADS / 32];
-    float temperature = temperatures[row], top = -1e30f, signal_top = -1e30f;
+    float temperature = temperatures[row], top = -1e30f, second = -1e30f, signal_top = -1e30f;
     uint first = V;
     for (uint id = block * BLOCK + thread; id < end; id += THREADS) {
         float score = score_of(float(logits[size_t(row) * V + id]), cap[0], temperature);
+        second = metal::max(second, metal::min(score, top));
         if (score > top) { top = score; first = id; }
         signal_top = metal::max(signal_top, signal_of<SIGNAL>(score));
     }
     float highest = simd_max(top);
     uint lowest = simd_min(top == highest ? first : uint(V));
+    second = simd_max(first == lowest ? second : top);
     signal_top = simd_max(signal_top);
-    if (lane == 0) { tops[group] = highest; firsts[group] = lowest; signal_tops[group] = signal_top; }
+    if (lane == 0) {
+        tops[group] = highest; seconds[group] = second; firsts[group] = lowest; signal_tops[group] = signal_top;
+    }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    top = tops[0]; signal_top = signal_tops[0]; first = firsts[0];
+    top = tops[0]; second = seconds[0]; signal_top = signal_tops[0]; first = firsts[0];
     for (uint other = 1; other < THREADS / 32; ++other) {
         bool better = tops[other] > top || (tops[other] == top && firsts[other] < first);
+        second = metal::max(metal::max(second, seconds[other]), metal::min(top, tops[other]));
         first = better ? firsts[other] : first;
         top = metal::max(top, tops[other]);
         signal_top = metal::max(signal_top, signal_tops[other]);
@@ -73,9 +78,9 @@ SCAN = """
         for (uint other = 0; other < THREADS / 32; ++other) {
             mass += sums[0][other]; lifted += sums[1][other]; signal_mass += sums[2][other];
         }
-        size_t at = (size_t(row) * blocks + block) * 5;
+        size_t at = (size_t(row) * blocks + block) * 6;
         partials[at] = top; partials[at + 1] = mass; partials[at + 2] = lifted;
-        partials[at + 3] = signal_top; partials[at + 4] = signal_mass;
+        partials[at + 3] = signal_top; partials[at + 4] = signal_mass; partials[at + 5] = second;
         places[size_t(row) * blocks + block] = first;
     }
 """
@@ -85,23 +90,27 @@ PICK = """
     uint blocks = (V + BLOCK - 1) / BLOCK;
     threadgroup float before, goal, runs[THREADS];
     threadgroup uint chosen, winner, found[THREADS], last[THREADS];
-    const device float* mine = partials + size_t(row) * blocks * 5;
+    const device float* mine = partials + size_t(row) * blocks * 6;
     float top = -1e30f;
-    for (uint block = 0; block < blocks; ++block) top = metal::max(top, mine[block * 5]);
+    for (uint block = 0; block < blocks; ++block) top = metal::max(top, mine[block * 6]);
     if (thread == 0) {
         float total = 0, lifted = 0, signal_top = -1e30f, signal_sum = 0;
         uint best = 0;
         for (uint block = 0; block < blocks; ++block) {
-            float weight = metal::exp(mine[block * 5] - top), sum = mine[block * 5 + 1] * weight;
+            float weight = metal::exp(mine[block * 6] - top), sum = mine[block * 6 + 1] * weight;
             total += sum;
-            lifted += mine[block * 5 + 2] * weight + (mine[block * 5] - top) * sum;
-            best = mine[block * 5] > mine[best * 5] ? block : best;
-            signal_top = metal::max(signal_top, mine[block * 5 + 3]);
+            lifted += mine[block * 6 + 2] * weight + (mine[block * 6] - top) * sum;
+            best = mine[block * 6] > mine[best * 6] ? block : best;
+            signal_top = metal::max(signal_top, mine[block * 6 + 3]);
         }
         for (uint block = 0; block < blocks; ++block)
-            signal_sum += mine[block * 5 + 4] * metal::exp(mine[block * 5 + 3] - signal_top);
+            signal_sum += mine[block * 6 + 4] * metal::exp(mine[block * 6 + 3] - signal_top);
         winner = places[size_t(row) * blocks + best];
         argmax[row] = int(winner);
+        float second = mine[best * 6 + 5];
+        for (uint block = 0; block < blocks; ++block)
+            second = block == best ? second : metal::max(second, mine[block * 6]);
+        margin[row] = (top - second) / metal::max(metal::max(metal::fabs(top), metal::fabs(second)), 1e-37f);
         entropy[row] = metal::log(total) - lifted / total;
         signal[row * 2] = signal_top;
         signal[row * 2 + 1] = signal_sum;
@@ -111,7 +120,7 @@ PICK = """
         chosen = 0;
         bool past = true;
         for (uint block = 0; block < blocks && past; ++block) {
-            float sum = mine[block * 5 + 1] * metal::exp(mine[block * 5] - top);
+            float sum = mine[block * 6 + 1] * metal::exp(mine[block * 6] - top);
             if (sum > 0) { chosen = block; before = running; }
             running += sum;
             past = running <= goal;
@@ -156,7 +165,7 @@ WEIGHTS = """
 
 SCAN_INPUTS, SCAN_OUTPUTS = ["logits", "temperatures", "cap"], ["partials", "places"]
 PICK_INPUTS = ["logits", "temperatures", "cap", "uniforms", "greedy", "partials", "places"]
-PICK_OUTPUTS = ["sampled", "argmax", "entropy", "signal"]
+PICK_OUTPUTS = ["sampled", "argmax", "entropy", "margin", "signal"]
 WEIGHTS_INPUTS, WEIGHTS_OUTPUTS = ["logits", "temperatures", "cap", "signal"], ["out"]
 
 
@@ -190,19 +199,19 @@ def pick(logits: mx.array, cap: float, draws: Draws, signal_from: int, signal_dt
         template=template(logits, kind),
         grid=(blocks * THREADS, rows, 1),
         threadgroup=(THREADS, 1, 1),
-        output_shapes=[(rows, blocks, 5), (rows, blocks)],
+        output_shapes=[(rows, blocks, 6), (rows, blocks)],
         output_dtypes=[mx.float32, mx.uint32],
     )
-    sampled, argmax, entropy, stats = kernel("vocab_pick", PICK_INPUTS, PICK_OUTPUTS, PICK)(
+    sampled, argmax, entropy, margin, stats = kernel("vocab_pick", PICK_INPUTS, PICK_OUTPUTS, PICK)(
         inputs=[logits, draws.temperatures, limit, draws.uniforms, draws.greedy, partials, places],
         template=template(logits, kind),
         grid=(rows * THREADS, 1, 1),
         threadgroup=(THREADS, 1, 1),
-        output_shapes=[(rows,), (rows,), (rows,), (rows, 2)],
-        output_dtypes=[mx.int32, mx.int32, mx.float32, mx.float32],
+        output_shapes=[(rows,), (rows,), (rows,), (rows,), (rows, 2)],
+        output_dtypes=[mx.int32, mx.int32, mx.float32, mx.float32, mx.float32],
     )
     signal = Signal(logits[signal_from:], draws.temperatures[signal_from:], limit, stats[signal_from:], kind)
-    return Picks(sampled, argmax, entropy), signal
+    return Picks(sampled, argmax, entropy, margin), signal
 
 
 def probabilities(signal: Signal) -> mx.array:

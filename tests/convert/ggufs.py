@@ -26,12 +26,16 @@ def write(
     raw: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     split: bool = False,
+    tensors: models.Tensors | None = None,
+    tokenizer: Callable[[gguf.GGUFWriter, int], None] | None = None,
 ) -> Path:
-    """The tiny model with every matrix in the type that `choose(canonical name)` says."""
+    """The tiny model (or `tensors`) with every matrix in the type that `choose(canonical name)` says."""
     raw = raw or models.config()
     writer = gguf.GGUFWriter(path, ARCH)
     metadata(writer, raw["text_config"], raw["canvas_length"], settings or {})
-    for name, tensor in (split_experts(models.weights(raw)) if split else models.weights(raw)).items():
+    (tokenizer or vocabulary)(writer, raw["text_config"]["vocab_size"])
+    tensors = tensors or models.weights(raw)
+    for name, tensor in (split_experts(tensors) if split else tensors).items():
         values = tensor.numpy()
         kind = choose(name) if values.ndim > 1 else Kind.F32
         data = values if kind == Kind.F32 else encode(values, kind)
@@ -85,7 +89,6 @@ def metadata(writer: gguf.GGUFWriter, text: dict[str, Any], canvas: int, setting
     writer.add_uint32("diffusion.canvas_length", canvas)
     for key, value in settings.items():
         (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(f"diffusion.{key}", value)
-    vocabulary(writer, text["vocab_size"])
 
 
 def vocabulary(writer: gguf.GGUFWriter, size: int) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from dgemma.errors import DgemmaError, UnsupportedError
 from dgemma_convert import Options, convert
-from tests.convert import ggufs, models, test_modelopt
+from tests.convert import ggufs, modelopts, models
 
 Damage = Callable[[bytearray], None]
 
@@ -118,7 +118,7 @@ def test_shape_that_would_fill_the_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["weight_scale", "weight_scale_2"])
 def test_nvfp4_scales_that_are_not_numbers(tmp_path: Path, part: str) -> None:
     raw = models.config() | {"quantization_config": {"quant_method": "modelopt"}}
-    tensors = models.unfused(models.weights(), test_modelopt.encode)
+    tensors = models.unfused(models.weights(), modelopts.encode)
     name = f"model.decoder.layers.1.experts.3.down_proj.{part}"
     tensors[name] = torch.full(tensors[name].shape, torch.nan).to(tensors[name].dtype)
     refused(models.write(tmp_path / "source", tensors, raw), tmp_path / "out", "not numbers|not finite")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 import torch
 
 from dgemma_convert.readers import open_source
-from tests.convert import models
+from tests.convert import modelopts, models
 from tests.convert.support import close, converted, logits
 
-E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 DOWN = "model.decoder.layers.1.experts.down_proj"
 GATE_UP = "model.decoder.layers.0.experts.gate_up_proj"
 NORM = "model.decoder.norm.weight"
@@ -22,11 +20,7 @@ NORM = "model.decoder.norm.weight"
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("modelopt") / "source"
-    raw = models.config() | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
-    models.write(folder, models.unfused(models.weights(), encode), raw)
-    described = {"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}}
-    (folder / "hf_quant_config.json").write_text(json.dumps(described))
-    return folder
+    return modelopts.write(folder)
 
 
 def test_bytes_go_over_unchanged(source: Path, tmp_path: Path) -> None:
@@ -72,20 +66,8 @@ def test_again_to_mlx_is_a_copy(source: Path, tmp_path: Path) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def encode(path: str, matrix: torch.Tensor) -> models.Tensors:
-    """The layout's own recipe: a scale for the tensor, E4M3 scales for groups of 16, two codes a byte."""
-    overall = matrix.abs().max() / (6 * 448)
-    groups = matrix.unflatten(1, (-1, 16))
-    scales = (groups.abs().amax(-1) / 6 / overall).clamp(2**-9, 448).to(torch.float8_e4m3fn)
-    scaled = groups / (scales.float() * overall)[..., None]
-    codes = (scaled.abs()[..., None] - E2M1).abs().argmin(-1).to(torch.uint8) | (scaled < 0).to(torch.uint8) << 3
-    codes = codes.flatten(1)
-    found = {"weight": codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": scales, "weight_scale_2": overall}
-    return {f"{path}.{part}": value for part, value in (found | {"input_scale": torch.tensor(1.0)}).items()}
-
-
 def decode(tensors: models.Tensors, path: str) -> torch.Tensor:
     octets, scales = tensors[f"{path}.weight"], tensors[f"{path}.weight_scale"].float()
     codes = torch.stack([octets & 15, octets >> 4], -1).flatten(1).long()
-    values = torch.cat([E2M1, -E2M1])[codes].unflatten(1, (-1, 16)) * scales[..., None]
+    values = torch.cat([modelopts.E2M1, -modelopts.E2M1])[codes].unflatten(1, (-1, 16)) * scales[..., None]
     return values.flatten(1) * tensors[f"{path}.weight_scale_2"]

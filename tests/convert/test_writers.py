@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.convert import models, test_modelopt
+from tests.convert import modelopts, models
 from tests.convert.support import close, converted, ids, logits
 
 WAYS = {
@@ -33,7 +33,7 @@ def test_mlx_vlm_loads_the_mlx_layout_strictly(source: Path, tmp_path: Path, way
 
 def test_mlx_vlm_runs_multipliers_of_nvfp4(tmp_path: Path) -> None:
     raw = models.config() | {"quantization_config": {"quant_method": "modelopt"}}
-    models.write(tmp_path / "source", models.unfused(models.weights(), test_modelopt.encode), raw)
+    models.write(tmp_path / "source", models.unfused(models.weights(), modelopts.encode), raw)
     converted(tmp_path / "source", tmp_path / "out")
     assert np.abs(theirs(tmp_path / "out") - logits(tmp_path / "out", "mlx", 1)[0]).max() < 2e-3
 

@@ -113,8 +113,8 @@ CASES += [
         _ROW
         | _SIGNAL
         | {"uniforms": P32, "greedy": PINT, "partials": P32, "places": PINT, "sampled": PINT, "argmax": PINT}
-        | {"entropy": P32, "blocks": "i32"},
-        {"BLOCKS": 64, "BLOCK": vocab.BLOCK},
+        | {"entropy": P32, "margin": P32, "blocks": "i32"},
+        {"TINY": vocab.TINY, "BLOCKS": 64, "BLOCK": vocab.BLOCK},
         warps=8,
         ragged=("blocks",),
     ),

@@ -199,6 +199,7 @@ def same(mine: Prediction | None, theirs: Prediction | None) -> None:
         assert np.array_equal(mine.argmax, theirs.argmax), "argmax"
         assert np.array_equal(mine.sampled, theirs.sampled), "sampled"
         assert np.abs(mine.entropy - theirs.entropy).max() < 1e-3, "entropy"
+        assert np.abs(mine.margin - theirs.margin).max() < 1e-3, "margin"
 
 
 def close(one: Context, other: Context) -> None:

@@ -14,7 +14,7 @@ from dgemma.generation import Generation
 from tests.demo.conftest import BACKENDS, TASKS, held_out
 
 Models = Callable[[str], dgemma.Model]
-EACH, INFILLED = 3, 40
+EACH, INFILLED, MEASURED = 3, 40, 6
 
 
 def generate(model: dgemma.Model, task: str, count: int = EACH, **settings: Any) -> list[Generation]:
@@ -84,6 +84,56 @@ def test_infill(backend: str, task: str, template: Callable[[str, str], str], mo
         assert re.fullmatch(".*".join(map(re.escape, literals)), found.text, re.DOTALL)
         right += found.text == example.answer
     assert right >= 0.95 * INFILLED, f"{right} of {INFILLED} are right"
+
+
+def one_cell(prompt: str, answer: str) -> str:
+    puzzle = prompt.removeprefix("sudoku ")
+    gap = re.search("_+", puzzle)
+    assert gap is not None
+    return f"{answer[: gap.start()]}<fill>{answer[gap.end() :]}"
+
+
+def one_value(prompt: str, answer: str) -> str:
+    name = json.loads(answer)["name"]
+    return answer.replace(name, "<fill>", 1)
+
+
+@pytest.mark.parametrize(("task", "template"), [("sudoku", one_cell), ("json", one_value)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_length_of_a_gap_is_found(
+    backend: str, task: str, template: Callable[[str, str], str], models: Models
+) -> None:
+    """Everything but one gap is given, whose length the rest of the text decides."""
+    right = 0
+    for example in held_out(task, MEASURED):
+        found = models(backend).fill(template(example.prompt, example.answer), example.prompt, seed=0)
+        right += found.text == example.answer
+    assert right > MEASURED / 2, f"{right} of {MEASURED} are right"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hybrid_verifies_the_thinking_and_diffuses_the_answer(backend: str, models: Models) -> None:
+    """The reasoning is that of autoregressive decoding, token for token; some answer was never verified."""
+    model = models(backend)
+    closes, opens = (model.tokenizer.id(marker) for marker in ("<channel|>", "<|channel>"))
+    plain = generate(model, "steps", MEASURED, mode="ar")
+    diffused = 0
+    for canvas_length in (3, 5):
+        mixed = generate(model, "steps", MEASURED, mode="hybrid", canvas_length=canvas_length)
+        for ours, theirs in zip(mixed, plain, strict=True):
+            assert ours.tokens[0] == opens and ours.stats.accepted_lengths
+            end = ours.tokens.index(closes) + 1 if closes in ours.tokens else len(ours.tokens)
+            assert ours.tokens[:end] == theirs.tokens[:end]
+            diffused += sum(ours.stats.accepted_lengths) < len(ours.tokens)
+    assert diffused > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hybrid_is_diffusion_where_nothing_is_to_be_verified(backend: str, models: Models) -> None:
+    for task in ("add", "sudoku"):
+        plain, mixed = (generate(models(backend), task, 8, mode=mode) for mode in ("diffusion", "hybrid"))
+        settled = [(a, b) for a, b in zip(plain, mixed, strict=True) if not b.stats.accepted_lengths]
+        assert settled and all(a.tokens == b.tokens for a, b in settled)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

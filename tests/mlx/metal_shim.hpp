@@ -93,6 +93,7 @@ inline float exp2(float x) { return std::exp2(x); }
 inline float log(float x) { return std::log(x); }
 template <class F> F max(F a, F b) { return a > b ? a : b; }
 template <class F> F min(F a, F b) { return a < b ? a : b; }
+template <class F> F fabs(F a) { return a < 0 ? -a : a; }
 namespace precise { inline float tanh(float x) { return std::tanh(x); } }
 }
 

@@ -95,6 +95,7 @@ def check(table: Any, x: Any, dtype: Any, sparse: bool) -> None:
     assert np.array_equal(np.array(picks.sampled)[::3], np.array(exact.argmax)[::3])
     assert outside(scores[drawn], uniforms[drawn], np.array(picks.sampled)[drawn]) < 2e-6
     assert np.abs(np.array(picks.entropy) - np.array(exact.entropy)).max() < 1e-4
+    assert np.abs(np.array(picks.margin) - np.array(exact.margin)).max() < 1e-5
     limit = 2e3 if sparse and dtype == mx.float32 else 2
     assert_close(
         "self-conditioning", wide, np.array(soft.astype(mx.float32)), np.array(found.astype(mx.float32)), limit

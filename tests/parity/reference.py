@@ -56,6 +56,7 @@ class ReferenceContext:
 class ReferenceBackend:
     name = "reference"
     device = "cpu"
+    dtype = "float32"
 
     def __init__(self, folder: Path) -> None:
         self.config = ModelConfig.from_folder(folder)
@@ -93,7 +94,9 @@ class ReferenceBackend:
         p = weights / weights.sum(-1, keepdims=True)
         argmax = logits.argmax(-1).astype(np.int32)
         sampled = argmax if job.uniforms is None else _draw(p, job.uniforms)
-        return Prediction(sampled, argmax, -(p * np.log(np.where(p > 0, p, 1))).sum(-1))
+        second, first = np.sort(logits)[:, -2:].T
+        margin = (first - second) / np.maximum(np.maximum(abs(first), abs(second)), 1e-37)
+        return Prediction(sampled, argmax, -(p * np.log(np.where(p > 0, p, 1))).sum(-1), margin)
 
 
 def _draw(p: Floats, numbers: Floats) -> Ids:

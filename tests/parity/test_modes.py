@@ -54,7 +54,7 @@ class Adversary:
     """A backend whose drafts are given texts, each spoilt by its adversary; causal passes are the real ones."""
 
     def __init__(self, inner: Backend, texts: Sequence[Sequence[int]]) -> None:
-        self.name, self.device, self.config = inner.name, inner.device, inner.config
+        self.name, self.device, self.dtype, self.config = inner.name, inner.device, inner.dtype, inner.config
         self.inspect, self.memory = inner.inspect, inner.memory
         self._inner, self._texts = inner, texts
         self._contexts: list[Context] = []
@@ -74,7 +74,7 @@ class Adversary:
         right = np.array((list(self._texts[index][place:]) + [0] * size)[:size], np.int32)
         wrong = np.array([spoil(offset, place + offset) for offset in range(size)])
         drafted = np.where(wrong, (right + 1) % self.config.vocab_size, right).astype(np.int32)
-        return Prediction(drafted, drafted, np.zeros(size, np.float32))
+        return Prediction(drafted, drafted, np.zeros(size, np.float32), np.ones(size, np.float32))
 
 
 @pytest.mark.parametrize("length", (5, WINDOW - 2, 2 * WINDOW))

@@ -86,7 +86,7 @@ def _check_decisions(
     assert np.array_equal(canvas.tokens, step.canvas)
     [ours] = backend.forward([DenoiseJob(context, canvas.tokens, denoising.temperature(canvas.remaining))])
     assert ours is not None
-    prediction = Prediction(step.sampled, ours.argmax, ours.entropy)
+    prediction = Prediction(step.sampled, ours.argmax, ours.entropy, ours.margin)
     moved = canvas.advance(prediction, renoise=following.canvas, denoising=denoising)
     assert np.array_equal(moved.argmax, step.argmax)
     assert np.array_equal(moved.accepted, step.accepted)

@@ -78,6 +78,14 @@ def test_entropy_equals_float64(wide: Backend, temperature: float) -> None:
     assert gap(prediction.entropy, entropies(logits, temperature)) <= ENTROPY_TOLERANCE
 
 
+@pytest.mark.parametrize("temperature", (0.4, 1.7))
+def test_the_margin_is_that_of_the_softcapped_logits(wide: Backend, temperature: float) -> None:
+    logits, prediction = _step(wide, None, temperature)
+    second, first = np.sort(logits.astype(np.float64))[:, -2:].T
+    assert gap(prediction.margin, (first - second) / np.maximum(np.abs(first), np.abs(second))) <= 1e-5
+    assert prediction.margin.min() > 0
+
+
 def test_flat_logits(name: str, folders: Folders, tmp_path: Path) -> None:
     """All ids equally likely: the id is floor(u V), the entropy log V, the argmax the lowest id."""
 
@@ -90,7 +98,7 @@ def test_flat_logits(name: str, folders: Folders, tmp_path: Path) -> None:
     assert not logits.any()
     assert edge_distance(logits, 0.5, numbers, prediction.sampled).max() <= EDGE
     assert gap(prediction.entropy, np.full(CANVAS, np.log(VOCAB))) <= ENTROPY_TOLERANCE
-    assert not prediction.argmax.any()
+    assert not prediction.argmax.any() and not prediction.margin.any()
 
 
 def test_one_hot_logits(name: str, folders: Folders, tmp_path: Path) -> None:
@@ -121,7 +129,7 @@ def test_ties_go_to_the_lowest_id(name: str, folders: Folders, tmp_path: Path) -
 
     logits, prediction = _step(_shaped(name, folders, tmp_path / "ties", saturate), None, 0.8)
     assert ((logits == logits.max(-1, keepdims=True)).sum(-1) > 1).all()
-    assert np.array_equal(prediction.argmax, logits.argmax(-1))
+    assert np.array_equal(prediction.argmax, logits.argmax(-1)) and not prediction.margin.any()
 
 
 def test_samples_follow_the_softmax(backend: Backend) -> None:

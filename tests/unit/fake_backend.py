@@ -69,6 +69,7 @@ Script = Callable[[FakeContext, DenoiseJob], Prediction]
 class FakeBackend:
     name = "fake"
     device = "none"
+    dtype = "float32"
 
     def __init__(self, script: Script | None = None, config: ModelConfig = CONFIG, **overrides: int) -> None:
         self.config = replace(config, **overrides)
@@ -142,10 +143,12 @@ def context(job: Job) -> FakeContext:
     return job.context
 
 
-def predict(argmax: Sequence[int] | Int32s, entropy: float = 0.0, sampled: Sequence[int] | None = None) -> Prediction:
+def predict(
+    argmax: Sequence[int] | Int32s, entropy: float = 0.0, sampled: Sequence[int] | None = None, margin: float = 1.0
+) -> Prediction:
     ids = np.array(argmax, dtype=np.int32)
     drawn = ids if sampled is None else np.array(sampled, dtype=np.int32)
-    return Prediction(drawn, ids, np.full(ids.shape, entropy, dtype=np.float32))
+    return Prediction(drawn, ids, np.full(ids.shape, entropy, dtype=np.float32), np.full(ids.shape, margin, np.float32))
 
 
 def scripted(*canvases: Sequence[Sequence[int]], entropy: float = 0.0) -> Script:
@@ -169,6 +172,8 @@ def model(vocab: int) -> Script:
         uniforms = np.zeros(job.tokens.shape) if job.uniforms is None else job.uniforms
         argmax = rng.integers(0, vocab, job.tokens.size).astype(np.int32)
         sampled = ((argmax + uniforms * (0 if sharp else vocab)) % vocab).astype(np.int32)
-        return Prediction(sampled, argmax, (rng.random(argmax.shape) * (0 if sharp else 1)).astype(np.float32))
+        return replace(
+            predict(argmax, sampled=sampled), entropy=(rng.random(argmax.shape) * (not sharp)).astype(np.float32)
+        )
 
     return answer

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from dgemma.backend import Prediction
 from dgemma.canvas import Canvas
 from dgemma.schedule import ConstantTemperature, Denoising, EntropyBound, StableAndConfident
+from tests.unit.fake_backend import predict
 
 SAMPLED, ARGMAX, NOISE, RENOISE, PIN = (np.full(6, base, dtype=np.int32) + np.arange(6, dtype=np.int32) for base in
                                         (100, 200, 300, 400, 500))  # fmt: skip
@@ -17,7 +20,7 @@ def denoising(bound: float = 0.1, steps: int = 3, stability: int | None = 1) -> 
 
 
 def prediction(*entropy: float, argmax: np.ndarray = ARGMAX) -> Prediction:
-    return Prediction(SAMPLED, argmax, np.array(entropy, dtype=np.float32))
+    return replace(predict(argmax, sampled=SAMPLED), entropy=np.array(entropy, dtype=np.float32))
 
 
 def test_accepted_positions_take_the_sample_and_the_others_fresh_noise() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,12 @@ from dgemma import infill
 from dgemma.backend import DenoiseJob, Prediction
 from dgemma.config import GenerationDefaults
 from dgemma.errors import UsageError
+from dgemma.events import Block, Draft
 from dgemma.generation import Origin
 from dgemma.holes import Hole, Part, lay_out, parse, unknown
 from dgemma.settings import Settings
 from dgemma.tokenizer import Tokenizer
-from tests.unit.fake_backend import FakeBackend, FakeContext, Script
+from tests.unit.fake_backend import FakeBackend, FakeContext, Script, predict
 from tiny_folder import generation_dict, make_tokenizer
 
 CANVAS = 8
@@ -39,7 +40,7 @@ class Model:
         return "<bos>" + prompt
 
 
-def fill(model: Model, text: str, lengths: Sequence[int] | None = None, **changes: Any) -> infill.Filled:
+def fill(model: Model, text: str, lengths: Iterable[int] | None = None, **changes: Any) -> infill.Filled:
     return infill.fill(model, text, "go", lengths, Settings(seed=1, **changes))
 
 
@@ -73,7 +74,7 @@ def test_every_step_sees_the_pins(first: str, rest: list[tuple[int, str]]) -> No
             if base <= place < base + CANVAS:
                 assert job.tokens[place - base] == token
         ids = np.full(job.tokens.shape, 7, np.int32)
-        return Prediction(ids, ids, np.zeros(ids.shape, np.float32))
+        return predict(ids)
 
     seen = layout.pins
     fill(Model(script), text)
@@ -104,7 +105,7 @@ def sure_at(wanted: Sequence[int]) -> Script:
     def answer(owner: FakeContext, job: DenoiseJob) -> Prediction:
         ids = np.full(job.tokens.shape, TOKENIZER.encode("x")[0], np.int32)
         sure = any(job.tokens[1 + length] == TOKENIZER.encode(")")[0] for length in wanted)
-        return Prediction(ids, ids, np.full(ids.shape, 0.0 if sure else 1.0, np.float32))
+        return predict(ids, entropy=0.0 if sure else 1.0)
 
     return answer
 
@@ -113,6 +114,25 @@ def sure_at(wanted: Sequence[int]) -> Script:
 def test_the_most_certain_length_wins(length: int) -> None:
     found = fill(Model(sure_at([length])), "(<fill>)", lengths=range(1, 7))
     assert found.text == f"({'x' * length})" and found.entropy == 0.0
+
+
+def keeping_at(length: int) -> Script:
+    """Always certain; it would write x everywhere, but keeps what is given where the gap has `length` tokens."""
+
+    def answer(owner: FakeContext, job: DenoiseJob) -> Prediction:
+        [x], [bracket] = TOKENIZER.encode("x"), TOKENIZER.encode(")")
+        ids = np.full(job.tokens.shape, x, np.int32)
+        if job.tokens[1 + length] == bracket:
+            ids = job.tokens.copy()
+            ids[1 : 1 + length] = x
+        return predict(ids)
+
+    return answer
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_the_length_at_which_the_text_around_is_kept_wins(length: int) -> None:
+    assert fill(Model(keeping_at(length)), "(<fill>)ab", lengths=range(1, 5)).text == f"({'x' * length})ab"
 
 
 def test_lengths_are_found_from_left_to_right() -> None:
@@ -133,11 +153,39 @@ def test_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("plain", "nothing to fill"), ("", "nothing to fill"), ("a<fill:0>", "no token")]
+    ("text", "words"),
+    [
+        ("plain", "nothing to fill"),
+        ("", "nothing to fill"),
+        ("<FILL> <fill > fill:3 </fill>", "nothing to fill"),
+        ("a<fill:0>", "no token"),
+        ("<fill:1>\n<fill:x>", r"<fill:x> in line 2 is no gap"),
+        ("<fill:-1>", "is no gap"),
+        ("<fill:>", "is no gap"),
+        ("<fill: 3>", "is no gap"),
+        ("<fill:3", "is no gap"),
+        ("<fill:3 >", "is no gap"),
+        ("<fill:<fill>>", "is no gap"),
+        ("<fill:\u0663>", "is no gap"),
+        (f"<fill:{'9' * 5000}>", "is no gap"),
+        ("<fill:999999>", "positions; the model has 512"),
+        ("<fill:999999999>", "positions; the model has 512"),
+    ],
 )
-def test_nothing_fillable_is_an_error(text: str, words: str) -> None:
+def test_what_cannot_be_filled_is_an_error(text: str, words: str) -> None:
+    model = Model()
     with pytest.raises(UsageError, match=words):
-        fill(Model(), text)
+        fill(model, text)
+    assert model.backend.passes == []
+
+
+def test_marks_that_are_none_stay() -> None:
+    assert fill(Model(), "<fill <fill:1> <<fill:1>> <b>").text.startswith("<fill ")
+
+
+def test_special_tokens_spelled_in_a_text_stay() -> None:
+    found = fill(Model(), "<|turn>a<turn|><fill:2><bos>")
+    assert found.text == f"<|turn>a<turn|>{found.fills[0]}<bos>"
 
 
 def test_what_cannot_be_filled_is_refused_before_anything_is_computed() -> None:
@@ -146,8 +194,9 @@ def test_what_cannot_be_filled_is_refused_before_anything_is_computed() -> None:
         fill(model, "a" * 600 + "<fill:1>")
     with pytest.raises(UsageError, match="pinned"):
         fill(model, "<fill:1>", mode="ar")
-    with pytest.raises(UsageError, match="at least 1"):
-        fill(model, "<fill>", lengths=[0])
+    for lengths, words in ([0], "at least 1"), (range(1, 10**9), "At most 64"), (iter(()), "at least 1"):
+        with pytest.raises(UsageError, match=words):
+            fill(model, "<fill>", lengths=lengths)
     assert model.backend.passes == []
 
 
@@ -181,6 +230,24 @@ def test_an_edit_keeps_the_other_lines_and_a_warm_one_starts_from_the_old() -> N
     assert found.text == before + found.fills[0] + behind
     assert "upper case" in model.prompts[0] and len(model.backend.contexts) == 3
 
-    kept = Model(lambda owner, job: Prediction(job.tokens, job.tokens, np.zeros(job.tokens.shape, np.float32)))
+    kept = Model(lambda owner, job: predict(job.tokens))
     found = infill.edit(kept, TEXT, (2, 2), None, None, True, Settings(seed=1))
     assert found.text == TEXT and found.stats.denoising_steps <= 2 * found.stats.canvases
+
+
+@pytest.mark.parametrize("text", ["\n", "a\n\nb", "a\n\n"])
+def test_an_empty_line_can_be_written_to(text: str) -> None:
+    line = text.split("\n").index("") + 1
+    for warm in (False, True):
+        found = infill.edit(Model(), text, (line, line), None, None, warm, Settings(seed=1))
+        before, _, behind = infill.span_of(text, (line, line))
+        assert len(found.tokens[0]) == 1 and found.text == before + found.fills[0] + behind
+
+
+def test_every_step_is_heard_of() -> None:
+    heard: list[Draft | Block] = []
+    found = infill.fill(Model(), "(<fill>)", "go", [1, 2], Settings(seed=1), heard.append)
+    assert {event.handle for event in heard} == {0, 1}
+    assert found.stats.denoising_steps in [
+        sum(isinstance(event, Draft) and event.handle == handle for event in heard) for handle in (0, 1)
+    ]

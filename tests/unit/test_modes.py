@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgemma.autoregressive import Autoregressive
-from dgemma.backend import DenoiseJob, Prediction
-from dgemma.drafting import AutoSteps, FixedSteps, Round
+from dgemma.backend import DenoiseJob, EncodeJob, Prediction
+from dgemma.drafting import AutoSteps, DraftSteps, FixedSteps, Round
 from dgemma.engine import Engine, Request, StopTokens
 from dgemma.errors import DgemmaError, UsageError
 from dgemma.events import Block, Draft, Event
@@ -21,7 +21,7 @@ from dgemma.noise import Noise
 from dgemma.session import Session
 from dgemma.speculative import Moment
 from dgemma.verified import AnyOf, Hybrid, Unsettled, Verified, WhileThinking
-from tests.unit.fake_backend import FakeBackend, FakeContext, Script, next_token, predict
+from tests.unit.fake_backend import FakeBackend, FakeContext, Script, context, next_token, predict
 from tests.unit.test_engine import blocks, denoising, finish, request, run, story
 
 VOCAB = 64
@@ -76,6 +76,7 @@ def test_one_token_a_pass() -> None:
     assert [len(block) for block in blocks(events)] == [1] * 5
     stats = finish(events).stats
     assert (stats.canvases, stats.denoising_steps, stats.forwards, stats.completion_tokens) == (0, 0, 4, 5)
+    assert stats.forwards_per_token == 4 / 5
 
 
 def test_sampling_is_keyed_by_absolute_position() -> None:
@@ -104,6 +105,7 @@ def test_a_right_draft_costs_its_steps_and_one_pass() -> None:
     assert backend.shapes == ["e3 d", "e4", "e1 d", "e4"]
     stats = finish(events).stats
     assert (stats.accepted_lengths, stats.forwards, stats.canvases) == ((5, 5), 4, 2)
+    assert stats.forwards_per_token == 4 / 10
 
 
 def test_a_wrong_draft_still_gives_two_tokens() -> None:
@@ -111,6 +113,31 @@ def test_a_wrong_draft_still_gives_two_tokens() -> None:
         FakeBackend(drafter(ADVERSARIES["all wrong"])), request(max_tokens=8, mode=Verified(0.0, FixedSteps(1)))
     )
     assert finish(events).stats.accepted_lengths == (2, 2, 2, 2)
+
+
+class Close(FakeBackend):
+    """Its causal predictions are near-ties wherever the next token would stand at one of `places`."""
+
+    dtype = "bfloat16"
+    places: tuple[int, ...] = ()
+
+    def encode(self, job: EncodeJob) -> Prediction | None:
+        found = super().encode(job)
+        if found is None:
+            return None
+        next_places = context(job).length - found.margin.size + 1 + np.arange(found.margin.size)
+        return replace(found, margin=np.where(np.isin(next_places, self.places), 0.01, 0.1).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_near_ties_are_counted_where_they_stand_and_disagreements_are_not(name: str) -> None:
+    def ties(dtype: str, temperature: float = 0.0) -> tuple[int, ...]:
+        backend = Close(drafter(ADVERSARIES[name], temperature))
+        backend.dtype, backend.places = dtype, (3, 4, 9, 12, 30)
+        return finish(run(backend, request(max_tokens=10, mode=Verified(temperature, FixedSteps(1))))).stats.near_ties
+
+    assert ties("bfloat16") == (0, 1, 6, 9)
+    assert ties("float16") == ties("float32") == ties("bfloat16", temperature=0.5) == ()
 
 
 def test_only_what_agreed_stays_in_the_cache() -> None:
@@ -284,22 +311,48 @@ def test_policies() -> None:
         return Moment(answer, 0, step, entropy, converged)
 
     thinking = WhileThinking(50, 51)
-    assert [thinking(moment(ids)) for ids in ([], [50, 3], [50, 3, 51])] == [False, True, False]
-    assert WhileThinking(50, 51, expected=True)(moment([])) and not thinking(moment([50], step=3))
+    cases = [[], [50, 3], [50, 3, 51], [50, 3, 51, 7], [50, 3, 51, 7, 50]]
+    assert [thinking(moment(ids)) for ids in cases] == [False, True, False, False, True]
+    expecting = WhileThinking(50, 51, expected=True)
+    assert [expecting(moment(ids)) for ids in ([], [50], [7], [50, 51])] == [True, True, False, False]
+    assert not thinking(moment([50], step=3))
     unsettled = Unsettled(0.5)
     assert unsettled(moment([], 3, 0.6)) and not unsettled(moment([], 3, 0.4))
     assert not unsettled(moment([], 0, 0.6)) and not unsettled(moment([], 3, 0.6, converged=True))
     assert AnyOf([thinking, unsettled])(moment([50])) and not AnyOf([])(moment([50]))
 
 
-def test_auto_steps_find_the_best_number() -> None:
-    gains = {1: 2, 2: 4, 3: 9, 4: 18, 5: 19, 6: 20, 7: 20}
-    auto, rounds = AutoSteps(first=2, most=7), []
-    for _ in range(60):
-        steps = auto(rounds)
-        rounds.append(Round(steps, gains[steps]))
-    late = [each.steps for each in rounds[20:]]
-    assert late.count(4) > len(late) * 0.7
+def seconds_per_token(policy: DraftSteps, gains: Sequence[float], step: float, check: float, rounds: int) -> float:
+    """Of a fake clock: a draft of n steps costs n * step + check and gives about gains[n - 1] tokens."""
+    rng, clock = np.random.default_rng(0), 0.0
+    past: list[Round] = []
+    for _ in range(rounds):
+        steps = policy(past)
+        past.append(Round(steps, max(1, round(gains[steps - 1] * rng.uniform(0.7, 1.3)))))
+        clock += steps * step + check
+    return clock / sum(each.tokens for each in past)
+
+
+GAINS = {
+    "one step does": [9, 10, 11, 12, 12, 12, 12, 12],
+    "a sharp knee": [2, 4, 9, 18, 19, 20, 20, 20],
+    "each step helps": [3, 8, 14, 21, 29, 38, 48, 59],
+    "none helps": [2, 2, 2, 2, 2, 2, 2, 2],
+    "late": [2, 3, 5, 8, 13, 21, 30, 31],
+}
+
+
+@pytest.mark.parametrize("check", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("name", GAINS)
+def test_auto_steps_take_little_more_time_a_token_than_the_best_number(name: str, check: float) -> None:
+    gains = GAINS[name]
+    fixed = [seconds_per_token(FixedSteps(n), gains, 1.0, check, 200) for n in range(1, len(gains) + 1)]
+    auto = AutoSteps(first=3, most=len(gains), check=check)
+    found = seconds_per_token(auto, gains, 1.0, check, 200)
+    assert found <= 1.15 * min(fixed) and found <= 0.5 * max(fixed)
+
+
+def test_auto_steps() -> None:
     assert AutoSteps(first=3)([]) == 3
     with pytest.raises(UsageError):
         AutoSteps(first=5, most=2)

@@ -158,7 +158,7 @@ class _TimedBackend:
 
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
-        self.name, self.device, self.config = inner.name, inner.device, inner.config
+        self.name, self.device, self.dtype, self.config = inner.name, inner.device, inner.dtype, inner.config
         self.kernels: Mapping[str, str] = getattr(inner, "kernels", {})
         self.open, self.memory = inner.open, inner.memory
         self.seconds, self.encoded, self.canvas = 0.0, False, 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +17,10 @@ from dgemma.cli.terminal import Terminal, exit_codes
 from dgemma.errors import UsageError
 
 if TYPE_CHECKING:
+    from dgemma.events import Block, Draft
     from dgemma.infill import Filled
     from dgemma.textfile import TextFile
+    from dgemma.tokenizer import Tokenizer
 
 _Fields = dict[str, Any]
 Source = Annotated[str, typer.Argument(metavar="FILE|-", help="The text; - reads standard input.", show_default=False)]
@@ -30,13 +34,14 @@ Lengths = Annotated[
 Lines = Annotated[str, typer.Option("--lines", metavar="A:B", help="First and last line to rewrite, from 1.")]
 Warm = Annotated[bool, typer.Option("--warm-start", help="Start from the old lines instead of noise.")]
 Diff = Annotated[bool, typer.Option("--diff", help="Print a diff and leave the file alone (the default).")]
-InPlace = Annotated[bool, typer.Option("--in-place", help="Change the file.")]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Change the file; a diff goes to standard error.")]
 
 
 def fill(
     source: Source,
     instruction: Instruction = None,
     lengths: Lengths = None,
+    in_place: InPlace = False,
     model: o.Model = "demo",
     system: o.System = None,
     seed: o.Seed = None,
@@ -48,24 +53,42 @@ def fill(
     temp: o.Temp = None,
     temp_range: o.TempRange = None,
     canvas: o.Canvas = None,
+    quality: o.Quality = None,
     raw: o.Raw = False,
     json: o.Json = False,
+    jsonl: o.Jsonl = False,
+    stats: o.Stats = False,
     offline: o.Offline = False,
+    no_color: o.NoColor = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    kernels: o.Kernels = "auto",
+    self_conditioning: o.SelfConditioning = "auto",
 ) -> None:
     """Fill every <fill> or <fill:N> (N tokens) of a text; the rest stays as it is, byte for byte."""
     with exit_codes(verbose):
-        file = _stdin() if source == "-" else _read(Path(source))
+        check_outputs(json, jsonl)
+        if in_place and source == "-":
+            raise UsageError("Standard input cannot be changed in place.", "Name a file, or leave --in-place out.")
+        path = None if source == "-" else Path(source)
+        file = _stdin() if path is None else _read(path, in_place)
         settings: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         settings |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
-        settings |= {"system": system, "raw": raw}
+        settings |= {"system": system, "raw": raw, "quality": quality}
         tried = parse_lengths(lengths)
-        origin = {"device": device, "dtype": dtype, "offline": offline}
-        with Terminal(quiet or json) as terminal, load_model(model, backend, origin, terminal) as loaded:
+        origin: _Fields = {"device": device, "dtype": dtype, "offline": offline}
+        origin |= {"kernels": kernels, "self_conditioning": self_conditioning}
+        with Terminal(quiet or json or jsonl) as terminal, load_model(model, backend, origin, terminal) as loaded:
             terminal.progress("filling")
-            found = loaded.fill(file.text, instruction, tried, **settings)
-            terminal.data(_json(found) if json else file.encode(found.join(file.adapt)))
+            listen = _listener(terminal, loaded.tokenizer, jsonl)
+            found = loaded.fill(file.text, instruction, tried, listen=listen, **settings)
+            if path is not None and in_place:
+                _write(path, file, found.join(file.adapt), terminal)
+            if json or jsonl:
+                terminal.write(_line(found, "finish" if jsonl else None))
+            elif not in_place:
+                terminal.data(file.encode(found.join(file.adapt)))
+            _tell(found, stats, terminal)
 
 
 def edit(
@@ -87,39 +110,60 @@ def edit(
     temp: o.Temp = None,
     temp_range: o.TempRange = None,
     canvas: o.Canvas = None,
+    quality: o.Quality = None,
+    json: o.Json = False,
+    jsonl: o.Jsonl = False,
+    stats: o.Stats = False,
     offline: o.Offline = False,
+    no_color: o.NoColor = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    kernels: o.Kernels = "auto",
+    self_conditioning: o.SelfConditioning = "auto",
 ) -> None:
     """Rewrite some lines of a file and show a diff; the other lines stay as they are, byte for byte."""
     with exit_codes(verbose):
-        if diff and in_place:
-            raise UsageError("--diff and --in-place exclude one another.", "Choose one.")
-        file, span = _read(target), parse_lines(lines)
+        check_outputs(json, jsonl)
+        if diff and (in_place or json or jsonl):
+            raise UsageError("--diff excludes --in-place, --json and --jsonl.", "Choose one.")
+        file, span = _read(target, in_place), parse_lines(lines)
         settings: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
-        settings |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas, "system": system}
+        settings |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
+        settings |= {"system": system, "quality": quality}
         tried = parse_lengths(lengths)
-        origin = {"device": device, "dtype": dtype, "offline": offline}
-        with Terminal(quiet) as terminal, load_model(model, backend, origin, terminal) as loaded:
+        origin: _Fields = {"device": device, "dtype": dtype, "offline": offline}
+        origin |= {"kernels": kernels, "self_conditioning": self_conditioning}
+        with Terminal(quiet or json or jsonl) as terminal, load_model(model, backend, origin, terminal) as loaded:
             terminal.progress("editing")
-            found = loaded.edit(file.text, span, instruction, tried, warm_start, **settings)
+            listen = _listener(terminal, loaded.tokenizer, jsonl)
+            found = loaded.edit(file.text, span, instruction, tried, warm_start, listen=listen, **settings)
             text = found.join(file.adapt)
             if in_place:
-                _write(target, file, text)
-            for line in _diff(target, file.text, text):
-                terminal.note(line) if in_place else terminal.write(line + "\n")
+                _write(target, file, text, terminal)
+            if json or jsonl:
+                terminal.write(_line(found, "finish" if jsonl else None))
+            elif not in_place:
+                terminal.write(_diff(target, file.text, text))
+            _tell(found, stats, terminal)
 
 
-def parse_lengths(text: str | None) -> list[int] | None:
+def check_outputs(json: bool, jsonl: bool) -> None:
+    """Raise UsageError where both are asked for."""
+    if json and jsonl:
+        raise UsageError("--json and --jsonl exclude one another.", "Choose one.")
+
+
+def parse_lengths(text: str | None) -> Sequence[int] | None:
     """Parse A-B or N,N,...; raises UsageError."""
     if text is None:
         return None
     first, dash, last = text.partition("-")
+    found: Sequence[int]
     try:
-        found = list(range(int(first), int(last) + 1)) if dash else [int(each) for each in text.split(",")]
+        found = range(int(first), int(last) + 1) if dash else [int(each) for each in text.split(",")]
     except ValueError:
-        found = []
-    if not found:
+        found = ()
+    if not len(found):
         raise UsageError(f"--lengths takes A-B or N,N,..., not {text!r}.", "For example: --lengths 1-16")
     return found
 
@@ -133,27 +177,54 @@ def parse_lines(text: str) -> tuple[int, int]:
         raise UsageError(f"--lines takes A:B, not {text!r}.", "For example: --lines 3:5") from None
 
 
-def _json(found: Filled) -> bytes:
+def _line(found: Filled, event: str | None) -> str:
+    """The object of --json or, with the name of an event, the last line of --jsonl."""
     from dataclasses import asdict
 
     from dgemma.cli.jsonline import dump
 
-    fields = {"schema": 1, "text": found.text, "fills": found.fills, "tokens": found.tokens, "entropy": found.entropy}
-    origin = {"seed": found.seed, "model": found.origin.model, "revision": found.origin.revision}
-    backend = {"backend": found.origin.backend, "device": found.origin.device}
-    return dump(fields | origin | backend | {"stats": asdict(found.stats)}).encode()
+    fields: _Fields = {"schema": 1} if event is None else {"event": event, "schema": 1}
+    fields |= {"text": found.text, "fills": found.fills, "tokens": found.tokens, "entropy": found.entropy}
+    fields |= {"seed": found.seed, "model": found.origin.model, "revision": found.origin.revision}
+    fields |= {"backend": found.origin.backend, "device": found.origin.device}
+    return dump(fields | {"stats": asdict(found.stats)})
 
 
-def _diff(path: Path, before: str, after: str) -> list[str]:
-    """A unified diff, line by line, without line ends."""
-    old, new = before.splitlines(), after.splitlines()
-    return list(difflib.unified_diff(old, new, str(path), str(path), lineterm=""))
+def _listener(terminal: Terminal, tokenizer: Tokenizer, jsonl: bool) -> Callable[[Draft | Block], object]:
+    """Prints a line of --jsonl an event; `candidate` counts the lengths that are tried at once."""
+
+    def listen(event: Draft | Block) -> None:
+        if jsonl:
+            from dgemma.cli.jsonline import dump
+            from dgemma.cli.report import as_event
+
+            fields = as_event(event, None, tokenizer) | {"text": tokenizer.decode(event.tokens)}
+            terminal.write(dump(fields | {"candidate": event.handle}))
+
+    return listen
 
 
-def _read(path: Path) -> TextFile:
-    from dgemma.textfile import read
+def _tell(found: Filled, stats: bool, terminal: Terminal) -> None:
+    if stats:
+        from dgemma.cli.report import fill_line
 
-    return read(path)
+        terminal.note(fill_line(found), always=True)
+
+
+def _diff(path: Path, before: str, after: str) -> str:
+    """A unified diff that `patch` understands."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    found = difflib.unified_diff(old, new, str(path), str(path))
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
+
+
+def _read(path: Path, in_place: bool) -> TextFile:
+    from dgemma.textfile import check_replaceable, read
+
+    file = read(path)
+    if in_place:
+        check_replaceable(path)
+    return file
 
 
 def _stdin() -> TextFile:
@@ -162,7 +233,9 @@ def _stdin() -> TextFile:
     return TextFile.of(sys.stdin.buffer.read())
 
 
-def _write(path: Path, file: TextFile, text: str) -> None:
+def _write(path: Path, file: TextFile, text: str, terminal: Terminal) -> None:
     from dgemma.textfile import replace
 
-    replace(path, file.encode(text))
+    replace(path, file, text)
+    for line in _diff(path, file.text, text).splitlines():
+        terminal.note(line)

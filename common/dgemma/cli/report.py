@@ -9,6 +9,8 @@ from typing import Any
 from dgemma.channels import Piece
 from dgemma.events import Block, Draft, Event
 from dgemma.generation import Generation
+from dgemma.infill import Filled
+from dgemma.stats import Stats
 from dgemma.tokenizer import Tokenizer
 
 SCHEMA = 1
@@ -44,7 +46,7 @@ def as_event(event: Event, generation: Generation | None, tokenizer: Tokenizer) 
     else:
         assert generation is not None
         found = as_object(generation)
-    for hidden in ("handle", "entropy"):
+    for hidden in ("handle", "entropy", "doubted"):
         found.pop(hidden, None)
     return {"event": type(event).__name__.lower(), "schema": SCHEMA} | found
 
@@ -59,6 +61,7 @@ def stats_line(generation: Generation) -> str:
         f"{stats.canvases} blocks",
         f"{stats.denoising_steps} steps",
         f"{stats.tokens_per_forward:.1f} tok/step",
+        *_verified(stats),
         f"prompt {stats.prompt_tokens}" + (f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""),
         f"first block {stats.time_to_first_block_s:.2f} s",
         f"total {stats.total_s:.2f} s",
@@ -67,6 +70,30 @@ def stats_line(generation: Generation) -> str:
         f"{origin.backend} {origin.device}",
     ]
     return " · ".join(filter(None, parts))
+
+
+def _verified(stats: Stats) -> Iterable[str]:
+    if stats.accepted_lengths:
+        yield f"{sum(stats.accepted_lengths) / len(stats.accepted_lengths):.1f} verified/block"
+        yield f"{stats.forwards_per_token:.2f} passes/token"
+        yield f"{len(stats.near_ties)} near ties"
+
+
+def fill_line(found: Filled) -> str:
+    """What filling the gaps of a text cost, and how certain the model was."""
+    stats, origin = found.stats, found.origin
+    parts = [
+        f"{sum(map(len, found.tokens))} tokens filled",
+        f"entropy {found.entropy:.3f}",
+        f"{stats.canvases} blocks",
+        f"{stats.denoising_steps} steps",
+        f"prompt {stats.prompt_tokens}",
+        f"total {stats.total_s:.2f} s",
+        f"peak {stats.peak_memory_bytes / 1e9:.2f} GB",
+        f"seed {found.seed}",
+        f"{origin.backend} {origin.device}",
+    ]
+    return " · ".join(parts)
 
 
 def turn_line(generation: Generation) -> str:
