@@ -28,9 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and print rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", action="store_true", help="compare with transformers and mlx-vlm on the CPU")
-    parser.add_argument("--formats", nargs="*", default=["plain", "affine4", "affine8", "mxfp4", "nvfp4"])
+    parser.add_argument("--formats", nargs="*", default=["plain", "affine4", "affine8", "mxfp4", "nvfp4", "mxfp8"])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--kernels", default="auto", choices=["auto", "reference"])
     parser.add_argument("--backends", nargs="*", default=list(_PEERS), choices=list(_PEERS))
     parser.add_argument("--model", type=Path, help="the checkpoint to use instead of a fresh random one")
     parser.add_argument("--pair", help=argparse.SUPPRESS)
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from benchmarks.breakdown import row
 
         for name in options.formats:
-            print(json.dumps(row(name, options.context, options.rounds)), flush=True)
+            print(json.dumps(row(name, options.context, options.rounds, options.kernels)), flush=True)
 
 
 def compare(name: str, folder: Path, rounds: int) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.ops import sizes
+from benchmarks.ops import shapes, sizes
 from benchmarks.ops.measure import device, dtype
 from dgemma.config import LayerShape, ModelConfig, Rope
 from dgemma.quantization import QuantSpec
@@ -20,7 +20,7 @@ _FULL = LayerShape("full_attention", 2, 512, Rope("proportional", 1e6, 0.25))
 
 def config(small: bool) -> ModelConfig:
     """The released model's sizes, or a small form with the same layers in kind."""
-    size = sizes.SMALL if small else sizes.REAL
+    size = shapes.SMALL if small else shapes.REAL
     kinds = (_SLIDING, _FULL) if small else (*(_SLIDING,) * 5, _FULL) * 5
     return ModelConfig(
         vocab_size=size.vocab,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dgemma.batch import Segment
 from dgemma.config import LayerShape, Rope
-from dgemma_cuda.cache import Context
+from dgemma_cuda.inputs import Ragged, context
 from dgemma_cuda.quant import Linear
 
 if TYPE_CHECKING:
@@ -42,35 +42,46 @@ def frequencies(rope: Rope, head_dim: int) -> list[float]:
 
 def rotations(shape: LayerShape, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines [N, 1, head_dim / 2] at `positions` [N]: angles in float32, then `dtype`."""
-    angles = torch.tensor(frequencies(shape.rope, shape.head_dim), device=positions.device)
-    turns = positions[:, None].float() * angles
+    turns = positions[:, None].float() * _angles(shape.rope, shape.head_dim, positions.device)
     return turns.cos().to(dtype)[:, None], turns.sin().to(dtype)[:, None]
 
 
+@cache
+def _angles(rope: Rope, head_dim: int, device: torch.device) -> Tensor:
+    """`frequencies` on the device, copied there once: a recorded pass must copy nothing from the host."""
+    return torch.tensor(frequencies(rope, head_dim), device=device)
+
+
 def attention(
-    layer: Attention,
-    index: int,
-    x: Tensor,
-    rotation: tuple[Tensor, Tensor],
-    segments: Sequence[Segment],
-    kernels: Kernels,
+    layer: Attention, x: Tensor, rotation: tuple[Tensor, Tensor], sequences: Ragged, kernels: Kernels
 ) -> Tensor:
     """Normed rows x [N, H] -> [N, H]; writes keys and values of every row behind their sequence's cache."""
     queries, keys, values = _project(layer, x, rotation, kernels)
-    out = queries.new_empty(len(x), layer.heads, layer.shape.head_dim)
-    for segment in segments:
-        context = segment.context
-        assert isinstance(context, Context)
-        context.write(index, segment.position, keys[:, segment.span], values[:, segment.span])
-        seen = (context.first_visible(index, segment.position), segment.end, segment.position)
-        out[segment.span] = kernels.attend(
-            queries[:, segment.span],
-            *context.buffers(index),
-            context.slots(index, seen),
-            not segment.canvas,
-            context.window(index),
-        )
-    return layer.o_proj(out.flatten(1))
+    kernels.store(keys, values, sequences)
+    return layer.o_proj(kernels.attend(queries, sequences).flatten(1))
+
+
+def store(keys: Tensor, values: Tensor, sequences: Ragged) -> None:
+    """Put keys and values [kv heads, N, D] into the caches by torch operations."""
+    for segment in sequences.segments:
+        span = segment.span
+        context(segment).write(sequences.layer, segment.position, keys[:, span], values[:, span])
+
+
+def one_by_one(attend: Callable[..., Tensor]) -> Callable[[Tensor, Ragged], Tensor]:
+    """Attention of all sequences, queries [heads, N, D] -> [N, heads, D], from that of one."""
+
+    def attend_all(queries: Tensor, sequences: Ragged) -> Tensor:
+        heads, rows, width = queries.shape
+        out = queries.new_empty(rows, heads, width)
+        for segment in sequences.segments:
+            held, index, position = context(segment), sequences.layer, segment.position
+            slots = held.slots(index, (held.first_visible(index, position), segment.end, position))
+            mine = queries[:, segment.span]
+            out[segment.span] = attend(mine, *held.buffers(index), slots, not segment.canvas, sequences.window)
+        return out
+
+    return attend_all
 
 
 def attend(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dgemma.backend import BackendOptions, Inspection, Job, MemoryUse, Prediction
-from dgemma.batch import Batch, lay_out
+from dgemma.batch import lay_out
 from dgemma.checkpoint import Checkpoint
 from dgemma.config import ModelConfig
 from dgemma.errors import OutOfMemoryError, UnsupportedError
 from dgemma.memory import peak_resident_bytes
 from dgemma_cuda.cache import Context
+from dgemma_cuda.graph import Graphs, obstacle
+from dgemma_cuda.inputs import Form
 from dgemma_cuda.kernels import choose
 from dgemma_cuda.model import Model, hidden_states
-from dgemma_cuda.vocab import Draws, softcap
+from dgemma_cuda.step import Steps, advance
+from dgemma_cuda.vocab import softcap
 from dgemma_cuda.weights import load_model
 
 
@@ -37,7 +39,7 @@ def open_backend(folder: Path, options: BackendOptions) -> Backend:
         from dgemma_cuda.kernels.binding import bound
 
         model = bound(model)
-    return Backend(model, _sparse(options.self_conditioning, dtype))
+    return Backend(model, steps_for(model, options.self_conditioning))
 
 
 class Backend:
@@ -45,14 +47,18 @@ class Backend:
 
     name = "cuda"
 
-    def __init__(self, model: Model, sparse: bool) -> None:
+    def __init__(self, model: Model, steps: Steps) -> None:
         self.config = model.config
         self.device = "cpu" if model.device.type == "cpu" else torch.cuda.get_device_name(model.device)
         self.dtype = str(model.dtype).removeprefix("torch.")
-        self.kernels = model.kernels.names
-        self._model, self._sparse = model, sparse
+        self._model, self._steps = model, steps
         self._weights = _allocated(model)
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """See `dgemma.backend.Backend`; "step" says whether steps are recorded as CUDA graphs, or why not."""
+        return {**self._model.kernels.names, "step": self._steps.name}
 
     def open(self) -> Context:
         """See `dgemma.backend.Backend`."""
@@ -64,20 +70,22 @@ class Backend:
     def forward(self, jobs: Sequence[Job]) -> list[Prediction | None]:
         """See `dgemma.backend.Backend`."""
         batch = lay_out(jobs)
-        hidden = self._run(batch)
-        if not len(batch.predicted):
-            return [None] * len(jobs)
-        return batch.split(self._predict(batch, hidden))
+        prediction = self._steps.run(self._model, batch)
+        return [None] * len(jobs) if prediction is None else batch.split(prediction)
 
     @torch.inference_mode()
     def inspect(self, job: Job) -> Inspection:
         """See `dgemma.backend.Backend`."""
         batch = lay_out([job])
-        hidden = self._run(batch)
+        step = self._steps.eager(self._model, Form.of(batch))
+        step.fill(batch)
+        hidden = hidden_states(self._model, step.inputs)
         logits = self._model.embed_tokens.logits(hidden)
         capped = softcap(logits, self.config.final_logit_softcapping)
         if batch.canvas_rows:
-            self._predict(batch, hidden)
+            step.predict(hidden)
+            step.read(batch)
+        advance(batch)
         return Inspection(hidden.float().cpu().numpy(), capped.cpu().numpy())
 
     def memory(self) -> MemoryUse:
@@ -87,34 +95,13 @@ class Backend:
         peak = torch.cuda.max_memory_allocated(self._model.device) if on_gpu else peak_resident_bytes()
         return MemoryUse(self._weights, caches, peak)
 
-    def _run(self, batch: Batch) -> Tensor:
-        for segment in sorted(batch.segments, key=lambda each: each.canvas):
-            segment.context.reserve(segment.end)  # type: ignore[attr-defined]
-        hidden = hidden_states(self._model, batch)
-        for segment in batch.encoded:
-            segment.context.length = segment.end  # type: ignore[misc]
-        return hidden
 
-    def _predict(self, batch: Batch, hidden: Tensor) -> Prediction:
-        rows = torch.from_numpy(batch.predicted).to(hidden.device, non_blocking=True)
-        first = len(rows) - batch.canvas_rows
-        signal_dtype = _signal_dtype(self.config.dtype, self._model.dtype)
-        cap = self.config.final_logit_softcapping
-        picks, soft = self._model.kernels.head(
-            self._model.embed_tokens, hidden[rows], cap, self._draws(batch), first, signal_dtype, self._sparse
-        )
-        self._keep_signals(batch, soft * self._model.embed_scale)
-        numbers = (picks.entropy.view(torch.int32), picks.margin.view(torch.int32))
-        packed = torch.stack([picks.sampled, picks.argmax, *numbers]).cpu().numpy()
-        return Prediction(packed[0], packed[1], packed[2].view(np.float32), packed[3].view(np.float32))
-
-    def _draws(self, batch: Batch) -> Draws:
-        arrays = (batch.temperatures, batch.uniforms, batch.greedy)
-        return Draws(*(torch.from_numpy(each).to(self._model.device, non_blocking=True) for each in arrays))
-
-    def _keep_signals(self, batch: Batch, soft: Tensor) -> None:
-        for segment in batch.canvases:
-            segment.context.signal = soft[segment.start - batch.causal :][: segment.rows]  # type: ignore[attr-defined]
+def steps_for(model: Model, self_conditioning: str) -> Steps:
+    """How passes of `model` run: recorded as CUDA graphs where that is possible."""
+    why_not = obstacle(model)
+    sparse = _sparse(self_conditioning, model.dtype)
+    signal_dtype = _signal_dtype(model.config.dtype, model.dtype)
+    return Steps(sparse, signal_dtype, None if why_not else Graphs(), why_not)
 
 
 def _device(choice: str) -> torch.device:

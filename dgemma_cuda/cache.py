@@ -7,7 +7,9 @@ committed tokens, which the next encode overwrites.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dgemma.config import LayerShape, ModelConfig
@@ -16,7 +18,10 @@ _ROUND = 256
 
 
 class Context:
-    """Keys after norm and RoPE, values after their norm, [kv_heads, capacity, head_dim] a layer."""
+    """Keys after norm and RoPE, values after their norm, [kv_heads, capacity, head_dim] a layer.
+
+    `pointers` [layers, 2] are the addresses of their buffers.
+    """
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
         self.length = 0
@@ -27,6 +32,7 @@ class Context:
         self._shapes = config.layers
         self._keys = [_buffer(shape, 0, device, dtype) for shape in config.layers]
         self._values = [_buffer(shape, 0, device, dtype) for shape in config.layers]
+        self.pointers: NDArray[np.int64] = np.zeros((len(config.layers), 2), np.int64)
 
     def settle(self) -> None:
         """See `dgemma.backend.Context`."""
@@ -85,6 +91,10 @@ class Context:
         """Keys and values of `layer`, a slot a position."""
         return self._keys[layer], self._values[layer]
 
+    def capacity(self, layer: int) -> int:
+        """How many slots the buffers of `layer` have."""
+        return self._keys[layer].shape[1]
+
     def slots(self, layer: int, positions: tuple[int, int, int]) -> tuple[int, int, int]:
         """Where in the buffers of `layer` three positions stand."""
         origin = self._origin[self._shapes[layer].kind]
@@ -101,6 +111,7 @@ class Context:
         capacity = max(held, -(-needed // _ROUND) * _ROUND)
         self._keys[layer] = self._moved(self._keys[layer], layer, origin, capacity)
         self._values[layer] = self._moved(self._values[layer], layer, origin, capacity)
+        self.pointers[layer] = self._keys[layer].data_ptr(), self._values[layer].data_ptr()
 
     def _moved(self, old: Tensor, layer: int, origin: int, capacity: int) -> Tensor:
         new = _buffer(self._shapes[layer], capacity, old.device, old.dtype)

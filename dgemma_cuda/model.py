@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dgemma.batch import Batch
 from dgemma.config import ModelConfig
 from dgemma_cuda.attention import Attention, attention, rotations
-from dgemma_cuda.cache import Context
+from dgemma_cuda.inputs import Inputs
 from dgemma_cuda.kernels import Kernels
 from dgemma_cuda.moe import MoE, geglu, moe
 from dgemma_cuda.quant import Embedding, Linear
@@ -71,19 +70,18 @@ class Model:
     kernels: Kernels
 
 
-def hidden_states(model: Model, batch: Batch) -> Tensor:
+def hidden_states(model: Model, inputs: Inputs) -> Tensor:
     """The final-normed states [N, H] of all rows; keys and values are written, lengths are left alone."""
-    x = _embed(model, batch)
+    x = _embed(model, inputs)
     roles = torch.zeros(len(x), dtype=torch.long, device=model.device)
-    roles[batch.causal :] = 1
-    positions = torch.from_numpy(batch.positions).to(model.device, non_blocking=True)
+    roles[inputs.form.causal :].fill_(1)
     shapes = {layer.self_attn.shape.kind: layer.self_attn.shape for layer in model.layers}
-    turns = {kind: rotations(shape, positions, model.dtype) for kind, shape in shapes.items()}
+    turns = {kind: rotations(shape, inputs.positions, model.dtype) for kind, shape in shapes.items()}
     eps, kernels = model.config.rms_norm_eps, model.kernels
     for index, layer in enumerate(model.layers):
         rotation = turns[layer.self_attn.shape.kind]
         h = kernels.rms_norm(x, layer.input_layernorm, eps)
-        h = attention(layer.self_attn, index, h, rotation, batch.segments, kernels)
+        h = attention(layer.self_attn, h, rotation, inputs.layer(index), kernels)
         x = _feed_forward(layer, kernels.add_norm(x, h, layer.post_attention_layernorm, eps), eps, kernels)
         x = x * layer.layer_scalar[roles, None]
     return kernels.rms_norm(x, model.norm, eps)
@@ -97,26 +95,17 @@ def _feed_forward(layer: Layer, x: Tensor, eps: float, kernels: Kernels) -> Tens
     return kernels.add_norm(x, dense + sparse, layer.post_feedforward_layernorm, eps)
 
 
-def _embed(model: Model, batch: Batch) -> Tensor:
-    tokens = torch.from_numpy(batch.tokens).to(model.device, non_blocking=True)
-    x = model.embed_tokens.rows(tokens) * model.embed_scale
-    if batch.canvas_rows == 0:
+def _embed(model: Model, inputs: Inputs) -> Tensor:
+    x = model.embed_tokens.rows(inputs.tokens) * model.embed_scale
+    causal, eps = inputs.form.causal, model.config.rms_norm_eps
+    if causal == len(x):
         return x
-    canvas = x[batch.causal :]
-    if any(_signal(segment.context) is not None for segment in batch.canvases):
-        canvas = canvas + _self_condition(model, batch)
-    return torch.cat([x[: batch.causal], model.kernels.rms_norm(canvas, None, model.config.rms_norm_eps)])
+    canvas = x[causal:]
+    if inputs.form.conditioned:
+        canvas = canvas + _self_condition(model, inputs.signal)
+    return torch.cat([x[:causal], model.kernels.rms_norm(canvas, None, eps)])
 
 
-def _self_condition(model: Model, batch: Batch) -> Tensor:
-    soft = torch.zeros(batch.canvas_rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
-    for segment in batch.canvases:
-        if (signal := _signal(segment.context)) is not None:
-            soft[segment.start - batch.causal :][: segment.rows] = signal
-    normed = model.kernels.rms_norm(soft, model.self_conditioning.pre_norm, model.config.rms_norm_eps)
+def _self_condition(model: Model, signal: Tensor) -> Tensor:
+    normed = model.kernels.rms_norm(signal, model.self_conditioning.pre_norm, model.config.rms_norm_eps)
     return model.self_conditioning.mlp(normed)
-
-
-def _signal(context: object) -> Tensor | None:
-    assert isinstance(context, Context)
-    return context.signal

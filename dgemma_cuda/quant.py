@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -262,7 +263,13 @@ def _values(codes: Tensor, spec: QuantSpec) -> Tensor:
         return codes.float()
     if spec.bits == 8:
         return codes.to(torch.uint8).view(torch.float8_e4m3fn).float()
-    return torch.tensor([*_FP4, *(-value for value in _FP4)], device=codes.device)[codes]
+    return _fp4(codes.device)[codes]
+
+
+@cache
+def _fp4(device: torch.device) -> Tensor:
+    """The values of all codes, copied to the device once: a recorded pass must copy nothing from the host."""
+    return torch.tensor([*_FP4, *(-value for value in _FP4)], device=device)
 
 
 def _scales(scales: Tensor, spec: QuantSpec) -> Tensor:

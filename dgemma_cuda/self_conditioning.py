@@ -6,6 +6,9 @@ than WIDTH ids, takes the full product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -14,6 +17,22 @@ from dgemma_cuda.quant import Embedding
 REACH = 14.0
 WIDTH = 1024
 LOSS = 2.0**-12
+
+
+@dataclass(frozen=True, slots=True)
+class Soft:
+    """Unscaled soft embeddings [S, H]; where the device marks rows as `wide` [S], `full` of them must replace them."""
+
+    mixture: Tensor
+    wide: Tensor
+    full: Callable[[Tensor], Tensor]
+
+    def finished(self) -> Tensor:
+        """The soft embeddings after one look at the device."""
+        rows = self.wide.nonzero()[:, 0]
+        if len(rows):
+            self.mixture[rows] = self.full(rows)
+        return self.mixture
 
 
 def too_wide(counts: Tensor, kept: Tensor) -> Tensor:

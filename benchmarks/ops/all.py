@@ -1,10 +1,20 @@
-"""Run every operation benchmark: `python -m benchmarks.ops.all`."""
+"""Run every operation benchmark of one library: `python -m benchmarks.ops.all [torch|mlx]`."""
 
 from __future__ import annotations
 
-from benchmarks.ops import attention, linear, moe, norm, self_conditioning, vocab
-from benchmarks.ops.measure import show
+import importlib
+import sys
+
+NAMES = ("vocab", "self_conditioning", "moe", "linear", "attention", "norm")
+
+
+def main(library: str = "torch") -> None:
+    """Print the rows of all operations."""
+    package = "benchmarks.ops.mlx" if library == "mlx" else "benchmarks.ops"
+    measure = importlib.import_module(f"{package}.measure")
+    for name in NAMES:
+        measure.show(importlib.import_module(f"{package}.{name}").cases)
+
 
 if __name__ == "__main__":
-    for module in (vocab, self_conditioning, moe, linear, attention, norm):
-        show(module.cases())
+    main(*sys.argv[1:])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.ops.measure import Case, device, show
-from benchmarks.ops.sizes import FORMATS, linear, plain, sizes, stored_bytes
+from benchmarks.ops.case import Case
+from benchmarks.ops.measure import device, show
+from benchmarks.ops.shapes import FORMATS
+from benchmarks.ops.sizes import linear, plain, sizes, stored_bytes
 from dgemma_cuda.kernels import fused_available
 
 
@@ -27,4 +29,4 @@ def cases() -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    show(cases())
+    show(cases)

@@ -1,28 +1,17 @@
-"""Time variants of one operation and set them against the copy bandwidth and matmul rate of this machine."""
+"""PyTorch on this machine: device, dtype, clock, and the rates that times are set against."""
 
 from __future__ import annotations
 
-import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
 
-Variant = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """An operation at one shape: ways to compute it, and what the best of them must move and multiply."""
-
-    name: str
-    variants: Mapping[str, Variant]
-    bytes: float
-    flops: float
+from benchmarks.ops import case
+from benchmarks.ops.case import Case, Meter, Variant
 
 
 def device() -> torch.device:
@@ -35,28 +24,10 @@ def machine() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
 
 
-def rows(cases: Iterator[Case], repeats: int = 10) -> Iterator[dict[str, object]]:
-    """A row a variant, in the order given."""
-    for case in cases:
-        for name, call in case.variants.items():
-            took = seconds(call, repeats)
-            yield {
-                "op": case.name,
-                "variant": name,
-                "machine": machine(),
-                "ms": round(1e3 * took, 4),
-                "gb": round(case.bytes / 1e9, 4),
-                "gflop": round(case.flops / 1e9, 3),
-                "of_bandwidth": round(case.bytes / took / bandwidth(), 3),
-                "of_matmul_rate": round(case.flops / took / matmul_rate(), 3),
-            }
-
-
-def show(cases: Iterator[Case]) -> None:
+def show(cases: Callable[[], Iterator[Case]]) -> None:
     """Print rows as JSON lines."""
     with torch.inference_mode():
-        for row in rows(cases):
-            print(json.dumps(row), flush=True)
+        case.show(cases(), Meter("torch", machine(), seconds, bandwidth(), matmul_rate()))
 
 
 def seconds(call: Variant, repeats: int) -> float:

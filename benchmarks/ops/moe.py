@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.ops.measure import Case, device, show
-from benchmarks.ops.sizes import FORMATS, experts, plain, sizes, stored_bytes
+from benchmarks.ops.case import Case
+from benchmarks.ops.measure import device, show
+from benchmarks.ops.shapes import FORMATS
+from benchmarks.ops.sizes import experts, plain, sizes, stored_bytes
 from dgemma_cuda import moe
 from dgemma_cuda.kernels import choose, naive
 
@@ -33,4 +35,4 @@ def cases() -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    show(cases())
+    show(cases)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.ops.measure import Case, device, dtype, show
+from benchmarks.ops.case import Case
+from benchmarks.ops.measure import device, dtype, show
 from benchmarks.ops.sizes import plain, sizes
 from dgemma_cuda import norm
 from dgemma_cuda.kernels import choose
@@ -34,4 +35,4 @@ def cases() -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    show(cases())
+    show(cases)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.ops.measure import Case, device, dtype, show
-from benchmarks.ops.sizes import FORMATS, embedding, sizes, stored_bytes
+from benchmarks.ops.case import Case
+from benchmarks.ops.measure import device, dtype, show
+from benchmarks.ops.shapes import FORMATS
+from benchmarks.ops.sizes import embedding, sizes, stored_bytes
 from dgemma_cuda.kernels import fused_available
 from dgemma_cuda.self_conditioning import sparse_mixture
 
@@ -42,4 +44,4 @@ def _fused(table: object, scores: torch.Tensor, width: int) -> object:
 
 
 if __name__ == "__main__":
-    show(cases())
+    show(cases)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from benchmarks.ops import shapes
 from benchmarks.ops.measure import device, dtype
+from benchmarks.ops.shapes import REAL, SMALL, Sizes
 from dgemma.quantization import QuantSpec
 from dgemma_cuda.quant import (
     Embedding,
@@ -20,34 +20,6 @@ from dgemma_cuda.quant import (
     PlainExperts,
     PlainLinear,
 )
-
-FORMATS: dict[str, QuantSpec | None] = {
-    "plain": None,
-    "affine4": QuantSpec(4, 64),
-    "affine8": QuantSpec(8, 64),
-    "mxfp4": QuantSpec(4, 32, "mxfp4"),
-    "nvfp4": QuantSpec(4, 16, "nvfp4"),
-    "mxfp8": QuantSpec(8, 32, "mxfp8"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What the operations depend on."""
-
-    rows: int
-    hidden: int
-    vocab: int
-    experts: int
-    top_k: int
-    inner: int
-    dense: int
-    heads: int
-    context: int
-
-
-REAL = Sizes(256, 2816, 262144, 128, 8, 704, 2112, 16, 1024)
-SMALL = Sizes(64, 256, 8192, 16, 4, 128, 512, 4, 256)
 
 
 def sizes() -> Sizes:
@@ -79,11 +51,7 @@ def packed(spec: QuantSpec, *shape: int) -> Packed:
 
 def stored_bytes(spec: QuantSpec | None, *shape: int) -> float:
     """What reading such a weight once moves."""
-    count = float(torch.Size(shape).numel())
-    if spec is None:
-        return count * dtype().itemsize
-    scale = (2 if spec.mode == "affine" else 1) * (dtype().itemsize if spec.mode == "affine" else 1)
-    return count * (spec.bits / 8 + scale / spec.group_size)
+    return shapes.stored_bytes(spec, dtype().itemsize, *shape)
 
 
 def linear(spec: QuantSpec | None, *shape: int) -> Linear:

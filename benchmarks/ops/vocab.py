@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.ops.measure import Case, device, show
+from benchmarks.ops.case import Case
+from benchmarks.ops.measure import device, show
 from benchmarks.ops.sizes import embedding, plain, sizes
 from dgemma_cuda.kernels import choose, naive
 from dgemma_cuda.vocab import Draws
@@ -39,4 +40,4 @@ def _transformers(raw: Tensor, mix: object) -> Tensor:
 
 
 if __name__ == "__main__":
-    show(cases())
+    show(cases)

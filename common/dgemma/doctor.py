@@ -21,7 +21,15 @@ from dgemma.fit import memory
 
 _SCHEMA = 1
 _LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch",)}
-_VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "DGEMMA_MODEL", "DGEMMA_BACKEND")
+_VARIABLES = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+    "DGEMMA_MODEL",
+    "DGEMMA_BACKEND",
+    "DGEMMA_CUDA_GRAPHS",
+)
 
 
 def facts() -> dict[str, Any]:

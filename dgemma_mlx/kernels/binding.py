@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def with_fastest_experts(model: Model, clock: Callable[[], float], path: Path | 
     else:
         work = "experts"
     arguments = (*_sample(model), layer.gate_up_proj, layer.down_proj)
-    question = Question(work, str(mx.device_info()["device_name"]), f"mlx {mx.__version__}", __version__)
+    question = Question(work, str(mx.device_info()["device_name"]), f"mlx {version('mlx')}", __version__)
     runs = {name: partial(_run, way, arguments) for name, way in ways.items()}
     choice = fastest(question, runs, lambda exact, found: distance(exact, found) < _CLOSE, clock, path)
     model = replace(model, kernels=replace(model.kernels, experts=ways[choice.name]))

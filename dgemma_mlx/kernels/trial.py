@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import mlx.core as mx
@@ -22,11 +22,11 @@ Pair = tuple[mx.array, mx.array]
 def with_metal(plain: Kernels) -> Kernels:
     """`plain` with every part replaced whose Metal kernels pass; the others keep theirs, and `names` says why."""
     chosen, names = plain, dict(plain.names)
-    for parts, functions, trial in _TRIALS:
+    for parts, adopt, trial in _TRIALS:
         failure = refusal(trial)
         names |= dict.fromkeys(parts, "metal" if failure is None else f"mlx (Metal failed: {failure})")
         if failure is None:
-            chosen = replace(chosen, **functions)
+            chosen = adopt(chosen)
     return replace(chosen, names=names)
 
 
@@ -73,10 +73,22 @@ def _head() -> Iterator[Pair]:
         yield soft, mixed
 
 
-_TRIALS: Sequence[tuple[tuple[str, ...], dict[str, Callable[..., object]], Callable[[], Iterator[Pair]]]] = (
-    (("norm",), {name: getattr(fused, name) for name in ("rms_norm", "add_norm", "norm_rotate")}, _norms),
-    (("router",), {"route": fused.route}, _router),
-    (("vocab", "self_conditioning"), {"head": fused.head}, _head),
+def _with_norms(kernels: Kernels) -> Kernels:
+    return replace(kernels, rms_norm=fused.rms_norm, add_norm=fused.add_norm, norm_rotate=fused.norm_rotate)
+
+
+def _with_router(kernels: Kernels) -> Kernels:
+    return replace(kernels, route=fused.route)
+
+
+def _with_head(kernels: Kernels) -> Kernels:
+    return replace(kernels, head=fused.head)
+
+
+_TRIALS: tuple[tuple[tuple[str, ...], Callable[[Kernels], Kernels], Callable[[], Iterator[Pair]]], ...] = (
+    (("norm",), _with_norms, _norms),
+    (("router",), _with_router, _router),
+    (("vocab", "self_conditioning"), _with_head, _head),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from dgemma_cuda.kernels import attention, linear, moe, norm, packed, self_conditioning, vocab
 from tests.cuda.ahead import Case
 
-P16, PINT, PBYTE, P32 = "*bf16", "*i32", "*u8", "*fp32"
+P16, PINT, PBYTE, P32, PLONG = "*bf16", "*i32", "*u8", "*fp32", "*i64"
 FORMATS: dict[str, tuple[int, int, str, str, int]] = {
     "bf16": (packed.PLAIN.value, 1, P16, P16, 64),
     "affine4": (packed.AFFINE4.value, 64, PBYTE, P16, 64),
@@ -52,8 +52,7 @@ def _linear(name: str) -> Case:
 
 def _attention(head_dim: int, group: int, causal: bool) -> Case:
     sizes = attention.tiling(head_dim)
-    names = {"queries": P16, "keys": P16, "values": P16, "span": PINT, "out": P16, "rows": "i32"}
-    strides = {"query_stride": "i32", "key_stride": "i32", "out_stride": "i32"}
+    names = {"queries": P16, "table": PINT, "pointers": PLONG, "out": P16, "query_stride": "i32", "out_stride": "i32"}
     window = 1024 if causal and head_dim == 256 else 0
     constants = {
         "GROUP": group,
@@ -67,12 +66,17 @@ def _attention(head_dim: int, group: int, causal: bool) -> Case:
     return Case(
         f"attention {kind} {head_dim}",
         attention.attention_kernel,
-        names | strides,
+        names,
         constants,
         sizes["num_warps"],
         sizes["num_stages"],
-        ("rows",),
     )
+
+
+def _store(head_dim: int) -> Case:
+    names = {"keys": P16, "values": P16, "table": PINT, "pointers": PLONG, "owners": PINT}
+    strides = dict.fromkeys(("key_head", "key_row", "value_head", "value_row"), "i32")
+    return Case(f"attention store {head_dim}", attention.store_kernel, names | strides, {"D": head_dim}, warps=1)
 
 
 def _gather(name: str) -> Case:
@@ -92,6 +96,7 @@ _SIGNAL = {"signal_top": P32, "signal_sum": P32}
 _VOCAB = {"SIGNAL": 1, "BLOCK": vocab.BLOCK}
 CASES += [_linear(name) for name in FORMATS]
 CASES += [_attention(256, 2, False), _attention(512, 8, False), _attention(256, 2, True), _attention(512, 8, True)]
+CASES += [_store(256), _store(512)]
 CASES += [_gather(name) for name in FORMATS]
 CASES += [
     Case(

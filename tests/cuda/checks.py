@@ -1,7 +1,7 @@
 """Every Triton kernel against its twin on ugly shapes, outputs filled with NaN beforehand.
 
 Run with TRITON_INTERPRET=1, which Triton reads when it is imported, or with DGEMMA_CHECK_DEVICE naming a GPU. Prints a
-JSON object a check: its name and, where it failed, why.
+JSON object a check: its name and, where it failed, why. DGEMMA_CHECK and DGEMMA_CHECK_SKIP choose by part of a name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dgemma.quantization import QuantSpec
 from dgemma_cuda.attention import attend as plain_attend
+from dgemma_cuda.inputs import Ragged
 from dgemma_cuda.kernels import fused, linear, naive, operand
 from dgemma_cuda.moe import experts as plain_experts
 from dgemma_cuda.norm import norm_rotate as plain_norm_rotate
@@ -34,6 +35,7 @@ from dgemma_cuda.quant import (
 )
 from dgemma_cuda.vocab import Draws, softcap
 from tests.close import assert_close, outside
+from tests.cuda import steps
 
 DEVICE = os.environ.get("DGEMMA_CHECK_DEVICE", "cpu")
 BF16 = torch.bfloat16
@@ -92,18 +94,63 @@ def rotations() -> None:
     assert_close("norm_rotate", exact, plain.float(), fused.norm_rotate(x.to(BF16), weight, low, 1e-6).float())
 
 
-def attention(rows: int, head_dim: int, span: tuple[int, int, int], causal: bool, window: int | None) -> Check:
+Sequence = tuple[int, tuple[int, int, int], bool]  # Rows, span, and whether it is causal.
+
+
+def ragged(sequences: list[Sequence], caches: list[Tensor], window: int | None) -> Ragged:
+    """`caches` hold keys and values [2, kv heads, capacity, D] of each sequence."""
+    starts = [sum(rows for rows, _, _ in sequences[:index]) for index in range(len(sequences))]
+    table = [
+        (start, rows, *span, held.shape[2], int(causal), 0)
+        for start, (rows, span, causal), held in zip(starts, sequences, caches, strict=True)
+    ]
+    owners = [index for index, (rows, _, _) in enumerate(sequences) for _ in range(rows)]
+    return Ragged(
+        table=torch.tensor(table, dtype=torch.int32),
+        pointers=torch.tensor([[held[0].data_ptr(), held[1].data_ptr()] for held in caches]),
+        owners=torch.tensor(owners, dtype=torch.int32),
+        kv_heads=caches[0].shape[1],
+        longest=max(rows for rows, _, _ in sequences),
+        causal=any(causal for _, _, causal in sequences),
+        window=window,
+        segments=(),
+        layer=0,
+    )
+
+
+def attention(sequences: list[Sequence], head_dim: int, window: int | None) -> Check:
+    """All in one launch, against each alone; behind the end of a cache lies NaN."""
+
     def check() -> None:
-        draw = torch.Generator(DEVICE).manual_seed(rows)
-        queries = (torch.randn(4, rows, head_dim, generator=draw) * 0.3).to(BF16)
-        keys, values = torch.randn(2, 2, 150, head_dim, generator=draw).to(BF16)
-        keys[:, span[1] :] = values[:, span[1] :] = float("nan")
-        arguments = (span, causal, window)
-        exact = naive.attend(queries.float(), keys.float(), values.float(), *arguments)
-        plain = plain_attend(queries, keys, values, *arguments)
-        assert_close("attention", exact, plain.float(), fused.attend(queries, keys, values, *arguments).float())
+        draw = torch.Generator(DEVICE).manual_seed(head_dim)
+        queries = (torch.randn(4, sum(rows for rows, _, _ in sequences), head_dim, generator=draw) * 0.3).to(BF16)
+        caches = []
+        for index, (_, span, _) in enumerate(sequences):
+            held = torch.randn(2, 2, span[1] + 13 * index + 3, head_dim, generator=draw).to(BF16)
+            held[:, :, span[1] :] = float("nan")
+            caches.append(held)
+        found, start = fused.attend(queries, ragged(sequences, caches, window)), 0
+        for (rows, span, causal), (keys, values) in zip(sequences, caches, strict=True):
+            mine = queries[:, start : start + rows]
+            exact = naive.attend(mine.float(), keys.float(), values.float(), span, causal, window)
+            plain = plain_attend(mine, keys, values, span, causal, window)
+            assert_close("attention", exact, plain.float(), found[start : start + rows].float())
+            start += rows
 
     return check
+
+
+def stores() -> None:
+    draw = torch.Generator(DEVICE).manual_seed(6)
+    sequences: list[Sequence] = [(3, (0, 7, 4), True), (5, (2, 20, 15), False)]
+    caches = [torch.full((2, 2, capacity, 32), float("nan"), dtype=BF16) for capacity in (9, 31)]
+    keys = torch.randn(2, 8, 32, generator=draw).to(BF16)
+    values = torch.randn(8, 2, 32, generator=draw).to(BF16).transpose(0, 1)
+    fused.store(keys, values, ragged(sequences, caches, None))
+    for (rows, (_, _, place), _), held, start in zip(sequences, caches, (0, 3), strict=True):
+        for written, given in zip(held, (keys, values), strict=True):
+            assert torch.equal(written[:, place : place + rows], given[:, start : start + rows]), "store: values"
+        assert held.isfinite().sum() == 2 * 2 * rows * 32, "store: more or less than its slots"
 
 
 def products(name: str) -> Check:
@@ -198,11 +245,16 @@ class Wide:
 def checks() -> Iterator[tuple[str, Check]]:
     yield "norms", norms
     yield "rotations", rotations
-    yield "attention-canvas", attention(33, 64, (5, 122, 89), False, None)
-    yield "attention-canvas-one-key", attention(2, 32, (0, 1, 0), False, None)
-    yield "attention-causal", attention(70, 32, (0, 113, 43), True, None)
-    yield "attention-window", attention(70, 32, (20, 113, 43), True, 24)
-    yield "attention-token", attention(1, 32, (0, 113, 112), True, None)
+    canvas: Sequence = (33, (5, 122, 89), False)
+    causal: Sequence = (70, (20, 113, 43), True)
+    yield "attention-canvas", attention([canvas], 64, None)
+    yield "attention-canvas-one-key", attention([(2, (0, 1, 0), False)], 32, None)
+    yield "attention-causal", attention([(70, (0, 113, 43), True)], 32, None)
+    yield "attention-window", attention([causal], 32, 24)
+    yield "attention-token", attention([(1, (0, 113, 112), True)], 32, None)
+    yield "attention-canvases", attention([canvas, (5, (0, 40, 35), False), (33, (70, 300, 267), False)], 32, 24)
+    yield "attention-mixed", attention([causal, (1, (0, 9, 8), True), canvas], 32, 24)
+    yield "stores", stores
     for name in ("bf16", *SPECS):
         yield f"linear-{name}", products(name)
         yield f"moe-{name}", mixture(name, False)
@@ -213,6 +265,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield "vocab-short", vocabulary("random", True, 100)
     for name in SPECS:
         yield f"gather-{name}", vocabulary(name, True, 600)
+    yield from steps.checks()
 
 
 @contextmanager
@@ -237,9 +290,9 @@ def poisoned() -> Iterator[None]:
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_device(DEVICE)
-    chosen = os.environ.get("DGEMMA_CHECK", "")
+    chosen, skipped = os.environ.get("DGEMMA_CHECK", ""), os.environ.get("DGEMMA_CHECK_SKIP")
     for name, check in checks():
-        if chosen not in name:
+        if chosen not in name or (skipped and skipped in name):
             continue
         failure = ""
         try:

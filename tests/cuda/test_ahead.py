@@ -46,7 +46,11 @@ def test_shared_memory(rows: list[dict[str, Any]]) -> None:
 
 
 def test_tensor_cores(rows: list[dict[str, Any]]) -> None:
-    products = [row for row in rows if row["kernel"].startswith(("moe gate", "moe down", "linear", "attention"))]
+    products = [
+        row
+        for row in rows
+        if row["kernel"].startswith(("moe gate", "moe down", "linear", "attention canvas", "attention causal"))
+    ]
     assert products
     assert [row for row in products if not row["mma"]] == []
     wide = [row for row in products if row["arch"] == 90 and "512" not in row["kernel"]]

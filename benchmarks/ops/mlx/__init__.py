@@ -1,0 +1,1 @@
+"""Operation benchmarks of the MLX backend against the ways of mlx-vlm; they need no PyTorch."""
