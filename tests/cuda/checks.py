@@ -222,7 +222,9 @@ def vocabulary(kind: str, sparse: bool, vocab: int = 4096 + 700) -> Check:
         scores = softcap(table.logits(x), 30.0)[drawn] / draws.temperatures[drawn, None]
         assert outside(scores, draws.uniforms[drawn], picks.sampled[drawn]) < 2e-6, f"vocab {kind}: sampled"
         assert (picks.entropy - exact.entropy).abs().max() < 1e-4, f"vocab {kind}: entropy"
-        assert (picks.margin - exact.margin).abs().max() < 1e-5, f"vocab {kind}: margin"
+        largest = softcap(table.logits(x), 30.0).abs().amax(-1)  # the softcap of a small score has an absolute error
+        apart = (picks.margin - exact.margin).abs() * largest / (1 + largest)
+        assert apart.max() < 1e-5, f"vocab {kind}: margin {apart.max():.1e}"
         assert_close(f"self-conditioning {kind}", wide, soft.float(), found.float())
 
     return check
