@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dgemma.cli import app
 
 GENERATE, RUN, ROOFLINE = ("generate", "hi"), ("bench", "run"), ("bench", "roofline")
-CONVERT = ("convert", "FOLDER", "/nowhere/made")
+CONVERT = ("convert", "FOLDER", "/dev/null/made")
 WORDS = [
     (GENERATE, "--show", ("auto", "live", "blocks", "none")),
     (("chat",), "--show", ("auto", "live", "blocks", "none")),
