@@ -137,7 +137,7 @@ def measure(options: argparse.Namespace, work: Path, report: Callable[[list[Row]
     rows = known(options.rows, mark, options.prompts)
     done = {(row["format"], row["backend"]) for row in rows}
     chosen = examples(options.tasks, options.prompts)
-    for backend in BACKENDS:
+    for backend in options.backends:
         for name in NAMES:
             if (name, backend) not in done:
                 folder = folder_of(options.model, name, work)
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=ROOT / "common" / "dgemma" / "demo")
     parser.add_argument("--tasks", type=Path, default=ROOT / "examples" / "demo_model", help="where tasks.py lies")
     parser.add_argument("--prompts", type=int, default=100, help="held-out prompts a task")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--rows", type=Path, default=ROOT / "benchmarks" / "results" / "quantization.jsonl")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "quantization.md")
     options = parser.parse_args()

@@ -12,7 +12,7 @@ from vocabulary import TURN_END, VOCAB_SIZE
 
 ROUND, BATCH, CANVASES = 2048, 16, 2
 FILLING, STOP = 0.2, 3.0
-VARIANT_SHARES = {"system": 0.04, "thinking": 0.10, "turns": 0.06, "": 0.80}
+VARIANT_SHARES = {"system": 0.04, "thinking": 0.08, "turns": 0.06, "": 0.82}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,9 @@ tokens at Gemma's ids. float32, no vision tensors.
 ## Training
 
 {examples:,} examples, each with two noisy canvases, by `examples/demo_model/train.py`. Held-out prompts are those
-whose SHA-256 is a multiple of 16; training never draws one. The shipped weights come from a run in which the batch
-size, the task weights and the token weights were settled while it ran (some tasks also became a little easier); the
-code holds the final settings.
+whose SHA-256 is a multiple of 16; training never draws one. The shipped weights come from one run in two stretches
+(182,000 and 188,000 examples), each with a falling rate at its end. In the first the batch size, the token weights and
+some tasks were settled; in the second the tasks that failed got more weight. The code holds the final settings.
 
 ## Results
 

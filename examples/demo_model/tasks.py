@@ -56,17 +56,9 @@ def _capitalised(rng: Random, known: list[str]) -> str:
 
 
 def _count(rng: Random) -> Pair:
-    return _counting(rng, rng.randint(1, rng.choice((3, 6, 20))))
-
-
-def _count_long(rng: Random) -> Pair:
-    """Past the next ten, where the last digit alone no longer says when to stop."""
-    return _counting(rng, rng.randint(9, 19))
-
-
-def _counting(rng: Random, span: int) -> Pair:
     first = _number(rng, rng.choice((1, 2, 2, 3, 3, 3)))
-    last = min(first + span, 999)
+    longest = rng.choice((3, 6, 20))
+    last = min(first + rng.randint(1, longest), 999)
     answer = " ".join(map(str, range(first, last + 1)))
     while len(answer) > COUNT_LIMIT:
         last -= 1
@@ -102,7 +94,6 @@ MAKERS: dict[str, Callable[[Random], Pair]] = {
     "reverse": _reverse,
     "json": _json,
     "count": _count,
-    "count-long": _count_long,
     "fill": _fill,
     "steps": _steps,
     "steps-direct": _sum,
@@ -123,7 +114,7 @@ def make(task: str, rng: Random, test: bool = False, variant: str = "") -> Examp
     thinking = task == "steps"
     if variant == "system":
         messages = ({"role": "system", "content": rng.choice(SYSTEM_PROMPTS)}, *messages)
-    elif variant == "thinking" and task not in ("steps", "steps-direct", "count", "count-long"):
+    elif variant == "thinking" and task not in ("steps", "steps-direct", "count"):
         thinking, answer = True, thought("") + answer
     elif variant == "turns":
         messages = (*_earlier(rng), *messages)

@@ -20,16 +20,15 @@ from torch.optim import AdamW, Optimizer
 
 MUON_RATE, ADAM_RATE, DECAY = 0.02, 3e-3, 0.01
 BASE_WEIGHTS = {
-    "sudoku": 2.0,
-    "add": 1.6,
-    "sort": 1.4,
-    "reverse": 1.2,
-    "json": 1.4,
-    "count": 3.0,
-    "count-long": 2.2,
-    "fill": 1.8,
-    "steps": 2.2,
-    "steps-direct": 1.6,
+    "sudoku": 1.4,
+    "add": 1.7,
+    "sort": 0.8,
+    "reverse": 0.6,
+    "json": 0.6,
+    "count": 2.4,
+    "fill": 1.7,
+    "steps": 1.9,
+    "steps-direct": 0.7,
 }
 
 
