@@ -39,6 +39,6 @@ def test_bound_and_answers(models: Callable[[str], dgemma.Model], backend: str, 
     finally:
         inner._model = kept
     largest = float(np.abs(np.array(kept.embed_tokens.weight)).max())
-    assert len(strayed) == max(each.stats.denoising_steps for each in sparse) > 2
+    assert len(strayed) == max(each.stats.denoising_steps for each in sparse) > 1
     assert max(strayed) <= LOSS * largest + 1e-5
     assert [each.text for each in sparse] == [each.text for each in exact]
