@@ -12,7 +12,7 @@ from typing import Any, Self
 from dgemma.api import Model
 from dgemma.errors import UsageError, require
 from dgemma.generation import Generation, Stream
-from dgemma.outputs import write_file
+from dgemma.outputs import check_distinct, write_file
 from dgemma.session import Session
 from dgemma.settings import Settings
 from dgemma.template import Message
@@ -83,8 +83,9 @@ class Chat:
     def save(self, path: Path) -> None:
         """Write the conversation as JSON: model, system message, and messages as the OpenAI format has them.
 
-        A file of that name is replaced in one step. Raises WriteError.
+        A file of that name is replaced in one step. Raises WriteError, and UsageError where it is one of the model's.
         """
+        check_distinct(path, *self.model.folder.iterdir())
         system = self.settings.system
         head = [] if system is None else [{"role": "system", "content": system}]
         found = {"schema": _SCHEMA, "model": self.model.located.name, "messages": [*head, *map(dict, self.messages)]}

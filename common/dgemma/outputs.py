@@ -45,12 +45,19 @@ def standard_output() -> Iterator[None]:
         raise StandardOutputError(_told("Standard output", error), _remedy(error)) from error
 
 
-def check_output(path: Path, *inputs: Path) -> None:
-    """Before anything is computed: UsageError where `path` is an input, also behind links; WriteError as `writing`."""
+def check_distinct(path: Path, *inputs: Path) -> None:
+    """UsageError where `path` is one of `inputs` or standard input, also behind links, or has no name."""
+    if path == Path():
+        raise UsageError("The name of the file to write is empty.", "Name a file.")
     for each in (*inputs, _STANDARD_INPUT):
         with suppress(OSError):
             if path.is_file() and path.samefile(each):
                 raise UsageError(f"{path} is an input; it would be overwritten.", "Name another file.")
+
+
+def check_output(path: Path, *inputs: Path) -> None:
+    """Before anything is computed: UsageError where `path` is an input, also behind links; WriteError as `writing`."""
+    check_distinct(path, *inputs)
     if path.exists() and not path.is_file() and not path.is_dir():
         return
     new = not path.exists()

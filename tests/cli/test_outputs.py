@@ -68,6 +68,50 @@ def test_no_output_goes_over_an_input(run: Run, tmp_path: Path, name: str, link:
     assert before == (source.read_bytes() if source.is_file() else sorted(source.iterdir()))
 
 
+OVER_MODEL = {
+    "generate": ["generate", "hi", "MODEL", "--trace", "OUTPUT"],
+    "bench run": ["bench", "run", "MODEL", "--prompts", "1", "-r", "1", "-n", "4", "-o", "OUTPUT"],
+    "chat save": ["chat", "MODEL"],
+    "fill": ["fill", "OUTPUT", "MODEL", "--in-place"],
+    "edit": ["edit", "OUTPUT", "MODEL", "--lines", "1", "--in-place"],
+}
+
+
+@pytest.mark.parametrize("link", ["same", "dotted", "symbolic", "hard"])
+@pytest.mark.parametrize("name", OVER_MODEL)
+def test_nor_over_a_file_of_the_model(run: Run, folder: Path, tmp_path: Path, name: str, link: str) -> None:
+    source, target = folder / "config.json", tmp_path / "link.json"
+    if name == "fill":
+        source = folder / "words.json"
+        source.write_text("<fill:2>")
+    if link == "symbolic":
+        target.symlink_to(source)
+    elif link == "hard":
+        os.link(source, target)
+    else:
+        target = source if link == "same" else tmp_path / "." / "model" / ".." / "model" / source.name
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    entered = f"hi\n/save! {target}\n" if name == "chat save" else ""
+    result = run(*[{"OUTPUT": str(target)}.get(word, word) for word in OVER_MODEL[name]], stdin=entered)
+    assert result.exit_code == 2 and "is an input" in result.stderr, result.stderr
+    assert name == "chat save" or (result.stdout, result.stderr.count("\n")) == ("", 1)
+    assert before == {each.name: each.read_bytes() for each in folder.iterdir()}
+
+
+EMPTY = [
+    ["trace", "html", "trace", "-o", ""],
+    ["generate", "hi", "MODEL", "--trace", ""],
+    ["bench", "report", "rows.jsonl", "-o", ""],
+]
+
+
+@pytest.mark.parametrize("words", EMPTY, ids=lambda words: words[0])
+def test_an_empty_name_is_wrong_usage(run: Run, words: list[str]) -> None:
+    result = run(*words)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "is empty" in result.stderr
+
+
 def test_nor_over_standard_input(run: Run, folder: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-c", START, "generate", "-m", str(folder), "--backend", NAME, "--trace", "prompt"]
     with (tmp_path / "prompt").open() as file:

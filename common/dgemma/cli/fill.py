@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dgemma.cli import options as o
-from dgemma.cli.loading import load_model
+from dgemma.cli.loading import load_model, model_files
 from dgemma.cli.terminal import Terminal, exit_codes
 from dgemma.errors import UsageError
 
@@ -71,7 +71,7 @@ def fill(
         if in_place and source == "-":
             raise UsageError("Standard input cannot be changed in place.", "Name a file, or leave --in-place out.")
         path = None if source == "-" else Path(source)
-        file = _stdin() if path is None else _read(path, in_place)
+        file = _stdin() if path is None else _read(path, in_place, model)
         settings: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         settings |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
         settings |= {"system": system, "raw": raw, "quality": quality}
@@ -126,7 +126,7 @@ def edit(
         check_outputs(json, jsonl)
         if diff and (in_place or json or jsonl):
             raise UsageError("--diff excludes --in-place, --json and --jsonl.", "Choose one.")
-        file, span = _read(target, in_place), parse_lines(lines)
+        file, span = _read(target, in_place, model), parse_lines(lines)
         settings: _Fields = {"seed": seed, "steps": steps, "entropy_bound": entropy_bound, "temperature": temp}
         settings |= {"temperature_range": o.temperature_range(temp_range), "canvas_length": canvas}
         settings |= {"system": system, "quality": quality}
@@ -218,7 +218,8 @@ def _diff(path: Path, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
 
 
-def _read(path: Path, in_place: bool) -> TextFile:
+def _read(path: Path, in_place: bool, model: str) -> TextFile:
+    from dgemma.outputs import check_distinct
     from dgemma.textfile import check_replaceable, read
 
     if path == Path():
@@ -226,6 +227,7 @@ def _read(path: Path, in_place: bool) -> TextFile:
     file = read(path)
     if in_place:
         check_replaceable(path)
+        check_distinct(path, *model_files(model))
     return file
 
 

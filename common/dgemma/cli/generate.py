@@ -9,7 +9,7 @@ import typer
 
 from dgemma.cli import options as o
 from dgemma.cli.interrupts import Interrupts
-from dgemma.cli.loading import checked, load_model
+from dgemma.cli.loading import checked, load_model, model_files
 from dgemma.cli.prompt import read_prompt, read_start
 from dgemma.cli.recording import recorder
 from dgemma.cli.terminal import Terminal, check_show, exit_codes
@@ -72,7 +72,7 @@ def generate(
         sampling |= {"mode": mode, "draft_steps": o.draft_steps(draft_steps), "warm_start": read_start(warm_start)}
         wording: _Fields = {"system": system, "think": think, "raw": raw, "stop": tuple(stop or ())}
         settings = checked({**sampling, **wording, "max_tokens": max_tokens})
-        _check_trace(trace, [*(files or []), *([warm_start] if warm_start else [])])
+        _check_trace(trace, model, [*(files or []), *([warm_start] if warm_start else [])])
         text = read_prompt(prompt, prompt_option, files or [])
         source: _Fields = {"device": device, "dtype": dtype, "offline": offline}
         source |= {"kernels": kernels, "self_conditioning": self_conditioning}
@@ -92,9 +92,9 @@ def _check_output(json: bool, jsonl: bool, show: str) -> None:
     check_show(show)
 
 
-def _check_trace(trace: Path | None, inputs: list[Path]) -> None:
+def _check_trace(trace: Path | None, model: str, inputs: list[Path]) -> None:
     if trace is not None:
-        check_output(trace, *inputs)
+        check_output(trace, *inputs, *model_files(model))
 
 
 def _answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,17 @@ def load_model(model: str, backend: str, source: dict[str, Any], terminal: Termi
         terminal.note(f"Using the built-in demo model, a toy of a few MB; the real one: -m {REAL_MODEL}")
     terminal.progress(f"loading {model}")
     return load(model, backend, **source, report=terminal.note)
+
+
+def model_files(model: str) -> list[Path]:
+    """The files that `model` lies in on this machine, none of which may be written; none where it does not."""
+    from dgemma.errors import ModelNotFoundError
+    from dgemma.hub import locate
+
+    try:
+        return sorted(locate(model, offline=True).folder.iterdir())
+    except ModelNotFoundError:
+        return []
 
 
 def checked(fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import typer
 from dgemma.cli import options as common
 from dgemma.cli.bench import options as o
 from dgemma.cli.interrupts import Interrupts
+from dgemma.cli.loading import model_files
 from dgemma.cli.terminal import Terminal, exit_codes
 from dgemma.errors import UsageError
 from dgemma.outputs import check_output, write_file, writing
@@ -59,7 +60,7 @@ def run(
 
     with exit_codes(verbose), Terminal(quiet) as terminal, ExitStack() as stack:
         if output is not None:
-            _check_output(output, profile)
+            _check_output(output, profile, model)
         writer = _Writer(form, output, terminal)
         loaded = load(profile)
         chosen = replace(loaded, prompts=loaded.prompts[:prompts])
@@ -128,13 +129,13 @@ class _Writer:
             write_file(self._output, render(self.rows, self._output.suffix.removeprefix(".")).encode("utf-8"))
 
 
-def _check_output(path: Path, profile: str) -> None:
+def _check_output(path: Path, profile: str, model: str) -> None:
     """Raise UsageError or WriteError before hours are spent on rows that cannot be kept."""
     if path.suffix not in _SUFFIXES:
         raise UsageError(
             f"-o writes no {path.suffix or 'file without a suffix'}.", f"It writes {', '.join(_SUFFIXES)}."
         )
-    check_output(path, Path(profile))
+    check_output(path, Path(profile), *model_files(model))
 
 
 def _open(targets: list[Target], terminal: Terminal, stack: ExitStack) -> tuple[dict[str, Engine], dict[str, float]]:
