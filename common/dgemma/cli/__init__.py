@@ -20,6 +20,7 @@ from dgemma.cli.fill import edit, fill
 from dgemma.cli.generate import generate
 from dgemma.cli.models import app as models
 from dgemma.cli.terminal import silence_stdout
+from dgemma.cli.texts import TextCommand
 from dgemma.cli.trace import app as trace
 from dgemma.signals import install
 
@@ -40,7 +41,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 for _command in (generate, chat, fill, edit, convert, doctor, completion):
-    app.command(epilog=EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
+    app.command(cls=TextCommand, epilog=EXIT_CODES, context_settings=_HELP_FLAGS)(_command)
 app.add_typer(trace, name="trace", context_settings=_HELP_FLAGS)
 app.add_typer(models, name="models", context_settings=_HELP_FLAGS)
 app.add_typer(bench, name="bench", epilog=EXIT_CODES, context_settings=_HELP_FLAGS)
