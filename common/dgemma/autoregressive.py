@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dgemma.backend import Backend, Job, Prediction
-from dgemma.causal import CausalSampler, check_finite, check_temperature
+from dgemma.causal import CausalSampler, check_finite
 from dgemma.errors import require
 from dgemma.events import Block, Event
 from dgemma.noise import Noise
 from dgemma.request import Request
+from dgemma.schedule import check_temperature
 from dgemma.sequence import Transcript
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgemma.backend import EncodeJob, Float32s, Predict, Prediction
-from dgemma.errors import DgemmaError, require
+from dgemma.errors import DgemmaError
 from dgemma.noise import Noise
 from dgemma.sequence import Transcript
 
@@ -38,11 +38,6 @@ def near_ties(margin: Float32s, dtype: str) -> NDArray[np.bool_]:
     There a pass over many rows, which sums in another order, may choose otherwise than a pass over one.
     """
     return margin <= ROUNDINGS * _ROUNDOFF.get(dtype, -np.inf)
-
-
-def check_temperature(temperature: float) -> None:
-    """Raise UsageError for one that no pass can sample at."""
-    require(0 <= temperature < np.inf, f"A temperature must not be negative, but is {temperature}.")
 
 
 def check_finite(prediction: Prediction, position: int) -> None:

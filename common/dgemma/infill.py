@@ -72,6 +72,11 @@ class Filled:
         """The whole text."""
         return self.join()
 
+    @property
+    def empty(self) -> tuple[int, ...]:
+        """The holes, counted from 1, that the model filled with nothing: with ends of a turn, for example."""
+        return tuple(number for number, text in enumerate(self.fills, 1) if not text)
+
     def join(self, adapt: Callable[[str], str] = str) -> str:
         """The whole text, each fill passed through `adapt`."""
         fills = iter(self.fills)

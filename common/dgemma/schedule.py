@@ -5,7 +5,6 @@ They see numbers per free (not pinned) position and decide in float32, as the re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,20 @@ Accept = Callable[[Float32s], Bools]
 Stop = Callable[[Sequence[Int32s], Float32s], bool]
 
 
+# Beyond, float32 logits divided by a temperature overflow, or every token is as likely as any other.
+COLDEST, HOTTEST = 0.001, 1000.0
+
+
+def is_temperature(value: float) -> bool:
+    """Whether float32 logits can be divided by `value`."""
+    return COLDEST <= value <= HOTTEST
+
+
+def check_temperature(value: float) -> None:
+    """Raise UsageError for one that can neither be sampled at nor is 0, which takes the likeliest token."""
+    require(value == 0 or is_temperature(value), f"A temperature is 0 or {COLDEST} to {HOTTEST}, not {value}.")
+
+
 @dataclass(frozen=True, slots=True)
 class LinearTemperature:
     """From nearly `t_max` at the first of `steps` steps down to just above `t_min` at the last."""
@@ -32,8 +45,11 @@ class LinearTemperature:
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"The number of denoising steps must be at least 1, not {self.steps}.")
-        ordered = 0 <= self.t_min <= self.t_max < math.inf and self.t_max > 0
-        require(ordered, f"Temperatures must satisfy 0 <= min <= max and max > 0, not {self.t_min}, {self.t_max}.")
+        ordered = (self.t_min == 0 or is_temperature(self.t_min)) and self.t_min <= self.t_max
+        wanted = f"min <= max, max from {COLDEST} to {HOTTEST}, min also or 0"
+        require(
+            ordered and is_temperature(self.t_max), f"Temperatures must be {wanted}; not {self.t_min}, {self.t_max}."
+        )
 
     def __call__(self, remaining: int) -> float:
         """Temperature with `remaining` steps to go, this one included: `steps` at the first, 1 at the last."""
@@ -48,7 +64,7 @@ class ConstantTemperature:
     value: float
 
     def __post_init__(self) -> None:
-        require(0 < self.value < math.inf, f"A temperature must be positive, not {self.value}.")
+        require(is_temperature(self.value), f"A temperature is {COLDEST} to {HOTTEST}, not {self.value}.")
 
     def __call__(self, remaining: int) -> float:
         """The temperature, whatever remains."""
@@ -66,7 +82,8 @@ class EntropyBound:
     bound: float
 
     def __post_init__(self) -> None:
-        require(0 <= self.bound < math.inf, f"The entropy bound must be a number from 0, not {self.bound}.")
+        finite = bool(0 <= self.bound <= float(np.finfo(np.float32).max))
+        require(finite, f"The entropy bound must be a float32 from 0, not {self.bound}.")
 
     def __call__(self, entropy: Float32s) -> Bools:
         """Which positions to accept. Sums run in double and round to float32 at each position, as torch's on a CPU."""

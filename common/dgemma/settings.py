@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,7 +10,7 @@ from typing import Any
 from dgemma.config import GenerationDefaults
 from dgemma.errors import require
 from dgemma.quality import guarded
-from dgemma.schedule import Denoising, EntropyBound, LinearTemperature
+from dgemma.schedule import Denoising, EntropyBound, LinearTemperature, check_temperature
 
 _SEED_BITS = 32
 
@@ -20,7 +19,8 @@ _SEED_BITS = 32
 class Settings:
     """One generation's settings.
 
-    `temperature` is constant (0: the sample is the argmax), `temperature_range` runs from (min, max) over the steps.
+    `temperature` is constant (0: the sample is the argmax), `temperature_range` runs from (min, max) over the steps;
+    both lie in 0.001 to 1000.
     `raw` gives the prompt to the model without the chat template and returns the text with its markers in place.
     `mode` is "diffusion", "ar", "verified" or "hybrid"; in the last three `temperature` is that of the causal model (0
     where absent) and canvases keep their own. `draft_steps` is a number or "auto", `quality` "reference", "balanced" or
@@ -85,7 +85,7 @@ class Settings:
         if self.entropy_bound is not None:
             EntropyBound(self.entropy_bound)
         if self.temperature is not None:
-            require(0 <= self.temperature < math.inf, f"A temperature is a number from 0, not {self.temperature}.")
+            check_temperature(self.temperature)
         if self.temperature_range is not None:
             LinearTemperature(*self.temperature_range, steps=1)
         twice = self.mode == "diffusion" and self.temperature is not None and self.temperature_range is not None

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dgemma.backend import Backend
-from dgemma.causal import check_temperature
 from dgemma.drafting import AUTO, DraftSteps
 from dgemma.errors import require
 from dgemma.request import Request
+from dgemma.schedule import check_temperature
 from dgemma.speculative import Moment, Plan, Speculative
 
 Verify = Callable[[Moment], bool]

@@ -63,6 +63,8 @@ def test_leaving(talk: Talk, leave: str) -> None:
         (["/set temperature_range 0.1,0.9"], "temperature_range = 0.1,0.9"),
         (["/set steps 3", "/set steps default"], "steps = default"),
         (["/set steps x"], "steps does not take 'x'"),
+        (["/set temperature 1e308"], "temperature does not take '1e308': A temperature is 0 or 0.001 to 1000"),
+        (["/set temperature_range 0,1e-40"], "temperature_range does not take '0,1e-40': Temperatures"),
         (["/set nothing 1"], "no setting 'nothing'"),
         (["/think on"], "Thinking is on"),
         (["/think perhaps"], "/think on or"),

@@ -43,6 +43,19 @@ def test_standard_input_and_json(run: Run) -> None:
     assert found["stats"]["canvases"] == 1 and found["model"]
 
 
+@pytest.mark.parametrize("flags", [(), ("-q",), ("--json",), ("--jsonl",), ("--in-place",)])
+@pytest.mark.parametrize(("text", "empty"), [("He<fill:2>!", [1]), ("H<fill:1>!<fill:3>", [2]), ("<fill:2>", [])])
+def test_a_gap_filled_with_nothing_is_told(
+    run: Run, tmp_path: Path, text: str, empty: list[int], flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    result = run("fill", str(tmp_path / "a.txt"), *flags, script="He")
+    warned = [line for line in result.stderr.splitlines() if "Warning" in line]
+    assert warned == [f"Warning: gap {number} was filled with nothing." for number in empty]
+    if "--json" in flags or "--jsonl" in flags:
+        assert json.loads(result.stdout.splitlines()[-1])["empty"] == empty
+
+
 def test_lengths(run: Run) -> None:
     assert run("fill", "-", "--lengths", "2-2", stdin=b"He<fill>").stdout == "Hell"
     assert run("fill", "-", "--lengths", "3", stdin=b"He<fill>").stdout == "Hello"

@@ -1,5 +1,6 @@
 """Every option that takes one of several words names them where it is given another."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_texts_are_utf8(tmp_path: Path, words: list[str], name: str, locale: str
 
 def test_names_of_files_may_be_any_bytes(tmp_path: Path) -> None:
     path = bytes(tmp_path) + b"/\xff"
-    with open(path, "w") as file:
+    with Path(os.fsdecode(path)).open("w") as file:
         file.write("no gap")
     done = subprocess.run([sys.executable, "-c", START, "fill", path], env=ENVIRONMENT, capture_output=True)
     assert done.returncode == 2 and b"nothing to fill" in done.stderr

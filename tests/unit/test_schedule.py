@@ -8,14 +8,55 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dgemma.autoregressive import Autoregressive
 from dgemma.config import GenerationDefaults
 from dgemma.errors import UsageError
-from dgemma.schedule import ConstantTemperature, Denoising, EntropyBound, LinearTemperature, StableAndConfident
+from dgemma.schedule import (
+    COLDEST,
+    HOTTEST,
+    ConstantTemperature,
+    Denoising,
+    EntropyBound,
+    LinearTemperature,
+    StableAndConfident,
+)
+from dgemma.settings import Settings
+from dgemma.verified import Verified
 
 DEFAULTS = GenerationDefaults(48, 0.4, 0.8, 0.1, 1, 0.005, (1, 106, 50), 0)
 entropies = st.lists(st.floats(0, 13, width=32), min_size=1, max_size=40)
 exact = st.lists(st.integers(0, 13 * 1024).map(lambda n: n / 1024), min_size=1, max_size=40)
 bounds = st.floats(0, 60)
+
+
+WRONG = [-1.0, -1e-40, 1e-320, 1e-40, 9e-4, 1001.0, 3.5e38, 1e308, math.inf, math.nan]
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_temperatures_that_float32_cannot_divide_by(value: float) -> None:
+    for rule in (Settings, lambda temperature: Settings(temperature=temperature, mode="ar"), Autoregressive, Verified):
+        with pytest.raises(UsageError, match=r"A temperature is 0 or 0\.001 to 1000"):
+            rule(temperature=value)
+    with pytest.raises(UsageError):
+        ConstantTemperature(value)
+    for pair in ((0.0, value), (value, value), (value, 1.0)):
+        with pytest.raises(UsageError, match=r"0\.001 to 1000"):
+            Settings(temperature_range=pair)
+
+
+@pytest.mark.parametrize("value", [0.0, COLDEST, 1.0, HOTTEST])
+def test_temperatures_up_to_the_limits(value: float) -> None:
+    assert Settings(temperature=value).temperature == Verified(value).temperature == value
+    logits = np.array([-30, 30], np.float32)
+    for remaining in range(1, 49):
+        found = LinearTemperature(0.0, max(value, COLDEST), 48)(remaining)
+        assert np.isfinite(logits / np.float32(found)).all()
+
+
+@pytest.mark.parametrize("value", [-1.0, 3.5e38, 1e308, math.inf, math.nan])
+def test_entropy_bounds_that_are_no_float32(value: float) -> None:
+    with pytest.raises(UsageError, match="float32"):
+        EntropyBound(value)
 
 
 def f32(value: float) -> float:

@@ -184,7 +184,13 @@ def _line(found: Filled, event: str | None) -> str:
     from dgemma.cli.jsonline import dump
 
     fields: _Fields = {"schema": 1} if event is None else {"event": event, "schema": 1}
-    fields |= {"text": found.text, "fills": found.fills, "tokens": found.tokens, "entropy": found.entropy}
+    fields |= {
+        "text": found.text,
+        "fills": found.fills,
+        "empty": found.empty,
+        "tokens": found.tokens,
+        "entropy": found.entropy,
+    }
     fields |= {"seed": found.seed, "model": found.origin.model, "revision": found.origin.revision}
     fields |= {"backend": found.origin.backend, "device": found.origin.device}
     return dump(fields | {"stats": asdict(found.stats)})
@@ -205,6 +211,8 @@ def _listener(terminal: Terminal, tokenizer: Tokenizer, jsonl: bool) -> Callable
 
 
 def _tell(found: Filled, stats: bool, terminal: Terminal) -> None:
+    for number in found.empty:
+        terminal.note(f"Warning: gap {number} was filled with nothing.", always=True)
     if stats:
         from dgemma.cli.report import fill_line
 

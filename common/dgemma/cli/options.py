@@ -61,9 +61,13 @@ EntropyBound = Annotated[
     float | None, Option(metavar="X", min=0.0, help="Entropy (nats) accepted a step; higher is faster.")
 ]
 Temp = Annotated[
-    float | None, Option("--temp", metavar="T", min=0.0, help="Constant temperature; 0 takes the likeliest token.")
+    float | None,
+    Option("--temp", metavar="T", help="Constant temperature, 0.001 to 1000; 0 takes the likeliest token."),
 ]
-TempRange = Annotated[str | None, Option("--temp-range", metavar="MIN,MAX", help="Temperature falls from MAX to MIN.")]
+TempRange = Annotated[
+    str | None,
+    Option("--temp-range", metavar="MIN,MAX", help="Temperature falls from MAX to MIN; 0.001 to 1000, MIN also 0."),
+]
 Canvas = Annotated[
     int | None, Option("--canvas", metavar="N", min=1, help="Tokens a canvas; the model's own where absent.")
 ]
