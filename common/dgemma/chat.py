@@ -140,6 +140,8 @@ def _drained(stream: Stream) -> Generation:
 
 def _read(path: Path) -> tuple[str | None, list[Turn]]:
     try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder.", "Name a file in it.")
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is not a file.")
         if path.stat().st_size > _LARGEST:
@@ -147,36 +149,68 @@ def _read(path: Path) -> tuple[str | None, list[Turn]]:
         return _parsed(json.loads(path.read_bytes()))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} is not a saved conversation: {_reason(error)}.") from error
+    except _Damage as error:
+        raise UsageError(f"{path} is not a saved conversation: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a saved conversation: it is not JSON.") from error
 
 
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+class _Damage(Exception):
+    """What is wrong with a saved conversation, in words."""
 
 
-def _parsed(found: dict[str, Any]) -> tuple[str | None, list[Turn]]:
-    if found.get("schema", _SCHEMA) != _SCHEMA:
-        raise ValueError(f"its schema is {found['schema']!r}, not {_SCHEMA}")
-    messages = list(found["messages"])
-    system = _text(messages.pop(0)["content"]) if messages and messages[0]["role"] == "system" else None
+def _parsed(found: object) -> tuple[str | None, list[Turn]]:
+    fields = _object(found, "the whole")
+    if fields.get("schema", _SCHEMA) != _SCHEMA:
+        raise _Damage(f"its schema is {json.dumps(fields['schema'])}, not {_SCHEMA}")
+    if "messages" not in fields:
+        raise _Damage("messages are missing")
+    messages = [_message(each) for each in _list(fields["messages"], "messages")]
+    system = messages.pop(0)[1] if messages and messages[0][0] == "system" else None
     users, answers = messages[::2], messages[1::2]
-    if len(messages) % 2 or any(m["role"] != "user" for m in users) or any(m["role"] != "assistant" for m in answers):
-        raise ValueError("user and assistant do not alternate")
-    seeds = found.get("seeds") or [None] * len(users)
-    thoughts = found.get("reasoning") or [""] * len(users)
+    if [role for role, _ in messages] != ["user", "assistant"] * len(answers):
+        raise _Damage("user and assistant do not alternate")
+    seeds = [_seed(each) for each in _column(fields, "seeds", None, len(users))]
+    thoughts = [_text(each, "reasoning") for each in _column(fields, "reasoning", "", len(users))]
     rows = zip(users, answers, thoughts, seeds, strict=True)
-    return system, [Turn(_text(u["content"]), _text(a["content"]), _text(r), _seed(s)) for u, a, r, s in rows]
+    return system, [Turn(prompt, answer, thought, seed) for (_, prompt), (_, answer), thought, seed in rows]
 
 
-def _text(value: object) -> str:
+def _message(found: object) -> tuple[str, str]:
+    fields = _object(found, "a message")
+    return _text(fields.get("role"), "role"), _text(fields.get("content"), "content")
+
+
+def _column(fields: dict[str, Any], name: str, absent: object, count: int) -> list[object]:
+    found = _list(fields.get(name) or [absent] * count, name)
+    if len(found) != count:
+        raise _Damage(f"{name} has {len(found)} entries for {count} turns")
+    return found
+
+
+def _object(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Damage(f"{name} is not an object")
+    return value
+
+
+def _list(value: object, name: str) -> list[object]:
+    if not isinstance(value, list):
+        raise _Damage(f"{name} is not a list")
+    return value
+
+
+def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{type(value).__name__} where a text belongs")
-    value.encode("utf-8")
+        raise _Damage(f"{name} is not a text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _Damage(f"{name} is not UTF-8 text") from None
     return value
 
 
 def _seed(value: object) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ValueError(f"{value!r} is not a seed")
+        raise _Damage("a seed is not a number")
     return value

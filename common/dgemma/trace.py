@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,26 +97,24 @@ class Trace:
             raise UsageError(f"{path} has version {header.get('version')}; this dgemma reads {VERSION}.", "Upgrade it.")
         if any(line.strip() for line in lines[len(objects) + 1 :]):
             raise UsageError(f"{path} is damaged in line {len(objects) + 1}.", "Record it again.")
-        try:
-            return cls._of(header, objects[1:], [line.decode() for line in lines[: len(objects)]])
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
-            raise UsageError(f"{path} is damaged: {error!r}.", "Record it again.") from error
+        return cls._of(path, header, objects[1:], [line.decode() for line in lines[: len(objects)]])
 
     @classmethod
-    def _of(cls, header: Mapping[str, Any], objects: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> Trace:
+    def _of(
+        cls, path: Path, header: Mapping[str, Any], objects: Sequence[Mapping[str, Any]], lines: Sequence[str]
+    ) -> Trace:
         texts: dict[int, str] = {}
         events: list[Draft | Block] = []
         last: tuple[int, ...] = ()
         end = objects[-1] if objects and "reason" in objects[-1] else None
-        for each in objects if end is None else objects[:-1]:
-            texts |= {int(token): _text(text) for token, text in each.get("t", {}).items()}
-            if "b" in each:
-                events.append(_as_block(each))
-            else:
-                events.append(_as_draft(each, last))
-                last = events[-1].tokens
-        if end is not None:
-            _text(end["reason"]), _count(end["stats"]["completion_tokens"])
+        for number, each in enumerate(objects, 2):
+            with _reading(path, number):
+                if each is end:
+                    _text(end["reason"]), _count(end["stats"]["completion_tokens"])
+                    continue
+                texts |= {int(token): _text(text) for token, text in each.get("t", {}).items()}
+                events.append(_as_block(each) if "b" in each else _as_draft(each, last))
+                last = events[-1].tokens if isinstance(events[-1], Draft) else last
         return cls(header, texts, tuple(events), end, tuple(lines))
 
     def canvases(self) -> list[tuple[list[Draft], Block | None]]:
@@ -128,6 +127,15 @@ class Trace:
             else:
                 blocks[event.canvas] = event
         return [(found, blocks.get(canvas)) for canvas, found in sorted(steps.items())]
+
+
+@contextmanager
+def _reading(path: Path, number: int) -> Iterator[None]:
+    """Say which line is damaged; whatever its fields hold in place of what belongs there."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise UsageError(f"{path} is damaged in line {number}.", "Record it again.") from error
 
 
 def _as_block(fields: Mapping[str, Any]) -> Block:

@@ -70,6 +70,9 @@ def test_leaving(talk: Talk, leave: str) -> None:
         (["/think perhaps"], "/think on or"),
         (["/save"], "Name a file"),
         (["/load /nowhere"], "cannot be read"),
+        (["/load /tmp"], "/tmp is a folder"),
+        (["/save /tmp"], "/tmp is a folder"),
+        (["/save! /tmp"], "/tmp is a folder"),
         (["/save /nowhere/x"], "cannot be written"),
         (["one", "/stats"], "1 turn · 6 tokens generated"),
         (["/what"], "no command /what"),
@@ -235,7 +238,7 @@ def test_a_file_that_is_no_conversation_changes_nothing(talk: Talk, tmp_path: Pa
     found = talk("/system Be brief.", "one", *loads, "/load /dev/zero", "/load ~nobody-here/x", "/undo", flags=("-q",))
     lines = found.stderr.splitlines()[1:]
     for name, line in zip(bad, lines, strict=False):
-        told = ("is not a saved", "cannot be", "is too large", "is not a file")
+        told = ("is not a saved", "cannot be", "is too large", "is not a file", "is a folder")
         assert any(words in line for words in told) and "Error" not in line, f"{name}: {line}"
     assert lines[-1].startswith("Taken back: one (0 turns left)") and len(lines) == len(bad) + 3
     assert found.exit_code == 2

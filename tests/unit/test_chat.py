@@ -1,11 +1,16 @@
 """A conversation: equal to cold runs, and encoding only what is new."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import dgemma
@@ -164,6 +169,50 @@ def test_save_and_load(scripted: dgemma.Model, tmp_path: Path) -> None:
     other = scripted.chat()
     other.load(tmp_path / "saved.json")
     assert other.turns == chat.turns and other.settings.system == "Brief." and other.turns[0].seed == 4
+
+
+DAMAGE = {
+    "[]": "the whole is not an object",
+    "no": "it is not JSON",
+    '{"schema": {}, "messages": []}': "its schema is {}, not 1",
+    "{}": "messages are missing",
+    '{"messages": {}}': "messages is not a list",
+    '{"messages": [1]}': "a message is not an object",
+    '{"messages": [{"content": "x"}]}': "role is not a text",
+    '{"messages": [{"role": "system"}]}': "content is not a text",
+    '{"messages": [{"role": "user", "content": "\\ud800"}]}': "content is not UTF-8 text",
+    '{"messages": [{"role": "assistant", "content": "x"}]}': "user and assistant do not alternate",
+    '{"messages": [], "seeds": [1]}': "seeds has 1 entries for 0 turns",
+    '{"messages": [], "reasoning": 1}': "reasoning is not a list",
+    '{"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}], "seeds": ["x"]}': (
+        "a seed is not a number"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", DAMAGE)
+def test_what_is_damaged_is_said_in_words(scripted: dgemma.Model, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        scripted.chat().load(path)
+    assert str(caught.value) == f"{path} is not a saved conversation: {DAMAGE[text]}."
+
+
+@given(st.data())
+@hypothesis_settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_damage_tells_of_the_program(scripted: dgemma.Model, tmp_path: Path, data: st.DataObject) -> None:
+    """Any field replaced by something else: loaded, or refused in words that hold no name of the program's own."""
+    saved = {"schema": 1, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    found: dict = json.loads(json.dumps(saved | {"seeds": [1], "reasoning": [""]}))
+    wrong = data.draw(st.sampled_from([None, True, 1, 1.5, "x", [], [1], [None, 1], {}, {"role": 1}]))
+    target = data.draw(st.sampled_from([found, *found["messages"]]))
+    target[data.draw(st.sampled_from(sorted(target)))] = wrong
+    (tmp_path / "saved.json").write_text(json.dumps(found))
+    try:
+        scripted.chat().load(tmp_path / "saved.json")
+    except UsageError as error:
+        assert not re.search(r"'|\(|NoneType|Error|argument|attribute", str(error).replace(str(tmp_path), "")), error
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"messages": [{"role": "user", "content": "x"}]}'])

@@ -98,7 +98,7 @@ def test_no_damage_passes_and_none_is_a_crash(tmp_path_factory: pytest.TempPathF
     try:
         found = Trace.read(path)
     except UsageError as error:
-        assert "damaged" in str(error)
+        assert str(error) == f"{path} is damaged in line {lines.index(line) + 1}."
         return
     for event in found.events:
         assert all(type(token) is int and token >= 0 for token in event.tokens)

@@ -120,12 +120,14 @@ class Commands:
 
     def _save(self, argument: str) -> str:
         path = _path(argument)
+        _check_no_folder(path)
         if path.exists() and not (self._file is not None and self._file.exists() and path.samefile(self._file)):
             raise UsageError(f"{path} exists and is not this conversation's file.", f"Overwrite it: /save! {path}")
         return self._save_over(argument)
 
     def _save_over(self, argument: str) -> str:
         path = _path(argument)
+        _check_no_folder(path)
         self._chat.save(path)
         self._file = path
         return f"Saved {self._turns()} to {path}."
@@ -196,6 +198,11 @@ def _shown(value: Any) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 40 else line[:39] + "…"
+
+
+def _check_no_folder(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder.", "Name a file in it.")
 
 
 def _path(argument: str) -> Path:
