@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dgemma.errors import CheckpointError, DgemmaError, UsageError
-from dgemma.outputs import writing
+from dgemma.outputs import write_file, writing
 from dgemma_convert import readers
 from dgemma_convert import report as reports
 from dgemma_convert.card import card
@@ -24,13 +24,13 @@ from dgemma_convert.journal import Journal
 from dgemma_convert.layout import Files, Shard, full, index, lay_out
 from dgemma_convert.packing import dequantize, quantize
 from dgemma_convert.pieces import EXACT, finite
+from dgemma_convert.place import REPORT, check_partial, check_place, finished, partial
 from dgemma_convert.plan import Item, Options, Plan, make_plan
 from dgemma_convert.source import Run, Source, Weight
 from dgemma_convert.writers import WRITERS
 
 Progress = Callable[[int, int, str], None]
 _Done = tuple[Run, dict[str, Array], Deviation | None]
-REPORT = "dgemma_convert.json"
 _RUN = 1 << 23
 _ROOM = 64_000_000
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -67,14 +67,18 @@ def convert(
     """Convert `source` into the folder `target` and return the report.
 
     `target` appears only when it is complete. With `resume`, an attempt that was killed is taken up again; the result
-    is the same to the byte. Raises DgemmaError, after which nothing is left of the attempt.
+    is the same to the byte. A finished one, made from the same files with the same flags, is only reported, and with
+    `verify` read again. Raises DgemmaError, after which nothing is left of the attempt.
     """
-    if target.exists():
-        return _finished(target, resume)
+    check_place(source, target)
+    if target.exists() and not resume:
+        raise UsageError(f"{target} exists already.", "Choose another name, or delete it.")
     plan = preview(source, options)
+    if target.exists():
+        return _finished(target, plan, verify, progress)
     outputs = [output for item in plan.items for output in item.outputs]
     shards = lay_out(outputs, WRITERS[options.to].FORMAT)
-    with _attempt(target, plan.nbytes, resume) as folder:
+    with _attempt(target, plan, resume) as folder:
         journal = Journal(folder, plan)
         meter = _Meter(plan.nbytes * (2 if verify else 1), progress)
         _check_duplicates(plan.source)
@@ -88,29 +92,31 @@ def convert(
         report = _describe(folder, plan, shards, journal.done)
         if verify:
             report = reports.as_dict(plan, journal.done, _verified(folder, plan, meter))
-        _save(folder / REPORT, json.dumps(report, indent=1) + "\n")
+        _save(folder / REPORT, _text(report))
         _save(folder / "README.md", card(plan, report))
         journal.remove()
         folder.rename(target)
     return report
 
 
-def _finished(target: Path, resume: bool) -> dict[str, Any]:
-    if resume and (target / REPORT).is_file():
-        found: dict[str, Any] = json.loads((target / REPORT).read_text())
-        return found
-    raise UsageError(f"{target} exists already.", "Choose another name, or delete it.")
+def _finished(target: Path, plan: Plan, verify: bool, progress: Progress) -> dict[str, Any]:
+    report = finished(target, plan)
+    if verify:
+        report = reports.as_dict(plan, {}, _verified(target, plan, _Meter(plan.nbytes, progress)))
+        write_file(target / REPORT, _text(report).encode())
+    return report
 
 
 @contextmanager
-def _attempt(target: Path, nbytes: int, resume: bool) -> Iterator[Path]:
+def _attempt(target: Path, plan: Plan, resume: bool) -> Iterator[Path]:
     """The folder to write into; it goes away with an error, and stays where the process is killed or interrupted."""
-    folder = target.with_name(target.name + ".partial")
+    folder = partial(target)
     if folder.exists() and not resume:
         raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
+    check_partial(folder, plan)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _check_room(folder, nbytes)
+        _check_room(folder, plan.nbytes)
         folder.mkdir(exist_ok=True)
     try:
         yield folder
@@ -224,6 +230,10 @@ def _compared(original: Weight, written: Weight) -> Deviation:
 def _rows(written: Weight, run: Run) -> Floats:
     (piece,) = written.pieces
     return piece.values(run.row, run.row + run.stop - run.first)
+
+
+def _text(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1) + "\n"
 
 
 def _save(path: Path, text: str) -> None:

@@ -11,14 +11,15 @@ from dgemma.errors import UsageError
 from dgemma_convert.deviation import Deviation
 from dgemma_convert.plan import Plan
 
-_NAME = ".progress.jsonl"
+NAME = ".progress.jsonl"
+LEFTOVER = ".progress.new"
 
 
 class Journal:
     """A file beside the shards: what is converted, then a line for every finished weight."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        self._path = folder / _NAME
+        self._path = folder / NAME
         self.done: dict[str, dict[str, Any]] = {}
         mark = fingerprint(plan)
         if self._path.is_file():
@@ -38,7 +39,7 @@ class Journal:
     def _rewrite(self, mark: str) -> None:
         """Without the half line that a killed run may have left."""
         lines = [json.dumps({"plan": mark}) + "\n"] + [_line(name, entry) for name, entry in self.done.items()]
-        fresh = self._path.with_suffix(".new")
+        fresh = self._path.with_name(LEFTOVER)
         fresh.write_text("".join(lines))
         fresh.replace(self._path)
 
@@ -53,7 +54,7 @@ def fingerprint(plan: Plan) -> str:
 
 
 def _finished(path: Path, mark: str) -> dict[str, dict[str, Any]]:
-    entries = [entry for line in path.read_text().splitlines() if (entry := _parsed(line)) is not None]
+    entries = [entry for line in path.read_text(errors="replace").splitlines() if (entry := _parsed(line)) is not None]
     if not entries or entries[0].get("plan") != mark:
         raise UsageError(
             f"{path.parent.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."

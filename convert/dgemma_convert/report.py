@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from dgemma import names
+from dgemma_convert.identity import digest
 from dgemma_convert.memory import CONTEXT, needs
 from dgemma_convert.pieces import EXACT, REQUANTIZED, STORAGE_EXACT
 from dgemma_convert.plan import Item, Plan
@@ -31,7 +33,9 @@ def as_dict(plan: Plan, deviations: _Errors | None = None, verified: _Errors | N
         "notes": [*source.notes, *warnings(plan)],
         "needs_bytes": needs(plan),
     }
-    return found | ({"verified": verified is not None} if deviations is not None else {})
+    if deviations is None:
+        return found
+    return found | {"fingerprint": digest(plan), "verified": verified is not None}
 
 
 def totals(plan: Plan) -> dict[str, Any]:
@@ -99,10 +103,9 @@ def table(plan: Plan) -> str:
     for row in classes(plan):
         size = f"{row['bytes'] / 1e6:,.1f}"
         grid.add_row(row["name"], str(row["count"]), row["from"], row["to"], row["label"], size, row["note"])
-    console = Console(width=180, no_color=True, color_system=None)
-    with console.capture() as captured:
-        console.print(grid)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
+    drawn = StringIO()
+    Console(file=drawn, width=180, no_color=True, color_system=None).print(grid)
+    lines = [line.rstrip() for line in drawn.getvalue().splitlines()]
     return "\n".join([*lines, *_size_lines(as_dict(plan)), ""])
 
 
