@@ -48,7 +48,7 @@ def standard_output() -> Iterator[None]:
 def check_distinct(path: Path, *inputs: Path) -> None:
     """UsageError where `path` is one of `inputs` or standard input, also behind links, or has no name."""
     if path == Path():
-        raise UsageError("The name of the file to write is empty.", "Name a file.")
+        raise UsageError("The name of the file to write is empty or a folder.", "Name a file.")
     for each in (*inputs, _STANDARD_INPUT):
         with suppress(OSError):
             if path.is_file() and path.samefile(each):
