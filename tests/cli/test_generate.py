@@ -169,10 +169,13 @@ def test_failures_are_one_line(run: Run, arguments: list[str], code: int, words:
     assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--top-p", "0.9"], ["--top-k", "1"], ["-n", "0"], ["--temp", "-1"]])
-def test_usage_errors(run: Run, arguments: list[str]) -> None:
-    result = run("hi", *arguments)
-    assert result.exit_code == 2 and result.stdout == "" and arguments[0] in result.stderr
+@pytest.mark.parametrize(
+    ("flag", "value", "word"),
+    [("--top-p", "0.9", "--top-p"), ("--top-k", "1", "--top-k"), ("-n", "0", "-n"), ("--temp", "-1", "temperature")],
+)
+def test_usage_errors(run: Run, flag: str, value: str, word: str) -> None:
+    result = run("hi", flag, value)
+    assert result.exit_code == 2 and result.stdout == "" and word in result.stderr
 
 
 @pytest.mark.parametrize(
