@@ -89,9 +89,8 @@ def convert(
                 else:
                     journal.finish(item.weight.name, _write(item, files, pool, meter))
             files.sync()
-        report = _describe(folder, plan, shards, journal.done)
-        if verify:
-            report = reports.as_dict(plan, journal.done, _verified(folder, plan, meter))
+        _describe(folder, plan, shards)
+        report = reports.as_dict(plan, journal.done, _verified(folder, plan, meter) if verify else None)
         _save(folder / REPORT, _text(report))
         _save(folder / "README.md", card(plan, report))
         journal.remove()
@@ -194,8 +193,8 @@ def _read_back(parts: dict[str, Array], item: Item) -> Floats:
     return dequantize(parts, item.form.spec, item.form.scales)
 
 
-def _describe(folder: Path, plan: Plan, shards: list[Shard], done: dict[str, Any]) -> dict[str, Any]:
-    """Write everything that is not a tensor, and return the report."""
+def _describe(folder: Path, plan: Plan, shards: list[Shard]) -> None:
+    """Write everything that is neither a tensor nor about the conversion."""
     if len(shards) > 1:
         outputs = [output for item in plan.items for output in item.outputs]
         _save(folder / "model.safetensors.index.json", index(shards, outputs))
@@ -203,8 +202,6 @@ def _describe(folder: Path, plan: Plan, shards: list[Shard], done: dict[str, Any
     for name, content in plan.source.files.items():
         data = content if isinstance(content, bytes) else content.read_bytes()
         (folder / name).write_bytes(data)
-    report: dict[str, Any] = reports.as_dict(plan, done)
-    return report
 
 
 def _verified(folder: Path, plan: Plan, meter: _Meter) -> dict[str, Any]:

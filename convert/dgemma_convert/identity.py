@@ -20,13 +20,17 @@ def digest(plan: Plan) -> str:
     Of a file of more than a megabyte it takes the size and blocks from all over: enough to tell one set of weights
     from another, not to find a changed number.
     """
-    items = [(item.weight.name, item.target, item.label, [str(each) for each in item.outputs]) for item in plan.items]
-    found = hashlib.sha256(json.dumps([str(plan.options), items]).encode())
+    found = hashlib.sha256(json.dumps([str(plan.options), decisions(plan)]).encode())
     for name, size, blocks in _files(plan):
         found.update(json.dumps([name, size]).encode())
         for block in blocks:
             found.update(block)
     return found.hexdigest()
+
+
+def decisions(plan: Plan) -> list[object]:
+    """What becomes of every tensor, as JSON holds it."""
+    return [(item.weight.name, item.target, item.label, [str(each) for each in item.outputs]) for item in plan.items]
 
 
 def _files(plan: Plan) -> Iterator[tuple[str, int, Iterator[bytes]]]:

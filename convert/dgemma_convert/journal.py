@@ -9,6 +9,7 @@ from typing import Any
 
 from dgemma.errors import UsageError
 from dgemma_convert.deviation import Deviation
+from dgemma_convert.identity import decisions
 from dgemma_convert.plan import Plan
 
 NAME = ".progress.jsonl"
@@ -49,8 +50,7 @@ def fingerprint(plan: Plan) -> str:
     path = plan.source.path
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
-    items = [(item.weight.name, item.target, item.label, [str(each) for each in item.outputs]) for item in plan.items]
-    return hashlib.sha256(json.dumps([stats, str(plan.options), items]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([stats, str(plan.options), decisions(plan)]).encode()).hexdigest()
 
 
 def _finished(path: Path, mark: str) -> dict[str, dict[str, Any]]:

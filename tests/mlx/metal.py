@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -48,6 +50,13 @@ def maker(folder: Path) -> Callable[..., Any]:
         return call
 
     return metal_kernel
+
+
+@contextmanager
+def in_place(kernels: Callable[..., Any]) -> Iterator[None]:
+    """Metal kernels are made by `kernels`, and everything runs on the CPU."""
+    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", kernels):
+        yield
 
 
 def _program(

@@ -24,7 +24,6 @@ from dgemma_mlx.half import HalfEmbedding, HalfExperts, emulates_bfloat16, guard
 from dgemma_mlx.kernels import binding, trial  # noqa: E402
 from dgemma_mlx.model import Model, halves  # noqa: E402
 from dgemma_mlx.quant import (  # noqa: E402
-    Packed,
     PackedEmbedding,
     PackedExperts,
     PackedLinear,
@@ -33,6 +32,7 @@ from dgemma_mlx.quant import (  # noqa: E402
     PlainLinear,
 )
 from tests.mlx import metal  # noqa: E402
+from tests.mlx.weights import normal, pack  # noqa: E402
 
 DEMO = Path(dgemma.__file__).parent / "demo"
 SPECS = {
@@ -73,7 +73,7 @@ def test_experts_are_those_that_the_clock_prefers(
     model = with_packed_experts(backend._model)
     before = steps(backend, model, 2)
     clock = iter([each for _ in range(5) for lap in laps for each in (0, lap)])
-    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", kernels):
+    with metal.in_place(kernels):
         chosen = binding.with_fastest_experts(model, lambda: float(next(clock)), tmp_path / "choices.json")
         assert chosen.kernels.names["moe"] == name
         assert np.abs(steps(backend, chosen, 2) - before).max() < 1e-3
@@ -89,7 +89,7 @@ def test_plain_experts_leave_nothing_to_time(backend: Any, tmp_path: Path) -> No
 @needs_compiler
 def test_a_whole_model_on_metal_kernels(backend: Any, kernels: Any) -> None:
     plain = steps(backend, backend._model, 2)
-    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", kernels):
+    with metal.in_place(kernels):
         chosen = trial.with_metal(backend._model.kernels)
         assert [part for part, how in chosen.names.items() if how == "metal"] == [
             "norm",
@@ -241,19 +241,8 @@ def with_packed_experts(model: Model) -> Model:
     return replace(model, layers=tuple(replace(each, moe=changed(each.moe)) for each in model.layers))
 
 
-def pack(matrix: Any, spec: QuantSpec, scaled: bool) -> Packed:
-    stored = mx.quantize(matrix, group_size=spec.group_size, bits=spec.bits, mode=spec.mode)
-    weight, scales, biases = (*stored, None)[:3]
-    multiplier = mx.abs(normal(matrix.shape[:-1], 7)) + 0.5 if scaled else None
-    return Packed(weight, scales, biases, multiplier, spec)
-
-
 def ids(count: int, seed: int) -> Any:
     return np.random.default_rng(seed).integers(3, 120, count).astype(np.int32)
-
-
-def normal(shape: tuple[int, ...], seed: int) -> Any:
-    return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 @pytest.fixture(autouse=True)

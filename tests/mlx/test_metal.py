@@ -5,12 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from dgemma.quantization import QuantSpec
 from tests.close import assert_close, outside
 
 mx = pytest.importorskip("mlx.core")
@@ -19,21 +17,14 @@ from dgemma_mlx.kernels import fused, naive  # noqa: E402
 from dgemma_mlx.quant import Packed, PackedEmbedding, PlainEmbedding  # noqa: E402
 from dgemma_mlx.vocab import Draws, softcap  # noqa: E402
 from tests.mlx import metal  # noqa: E402
+from tests.mlx.weights import SPECS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-SPECS = {
-    "affine4": QuantSpec(4, 32),
-    "affine8": QuantSpec(8, 64),
-    "mxfp4": QuantSpec(4, 32, "mxfp4"),
-    "nvfp4": QuantSpec(4, 16, "nvfp4"),
-    "mxfp8": QuantSpec(8, 32, "mxfp8"),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    kernels = metal.maker(tmp_path_factory.mktemp("kernels"))
-    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", kernels):
+    with metal.in_place(metal.maker(tmp_path_factory.mktemp("kernels"))):
         yield
 
 

@@ -10,7 +10,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dgemma.quantization import QuantSpec
 from tests.close import assert_close
 
 mx = pytest.importorskip("mlx.core")
@@ -19,24 +18,17 @@ from dgemma_mlx import moe as plain_moe  # noqa: E402
 from dgemma_mlx import norm as plain_norm  # noqa: E402
 from dgemma_mlx.kernels import fused, moe, naive, trial  # noqa: E402
 from dgemma_mlx.moe import Router  # noqa: E402
-from dgemma_mlx.quant import Packed, PackedExperts, PackedLinear, PlainLinear  # noqa: E402
+from dgemma_mlx.quant import PackedExperts, PackedLinear, PlainLinear  # noqa: E402
 from tests.mlx import metal  # noqa: E402
+from tests.mlx.weights import SPECS, normal, pack  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 EPS = 1e-6
-SPECS = {
-    "affine4": QuantSpec(4, 32),
-    "affine8": QuantSpec(8, 64),
-    "mxfp4": QuantSpec(4, 32, "mxfp4"),
-    "nvfp4": QuantSpec(4, 16, "nvfp4"),
-    "mxfp8": QuantSpec(8, 32, "mxfp8"),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    kernels = metal.maker(tmp_path_factory.mktemp("kernels"))
-    with mx.stream(mx.cpu), mock.patch.object(mx.fast, "metal_kernel", kernels):
+    with metal.in_place(metal.maker(tmp_path_factory.mktemp("kernels"))):
         yield
 
 
@@ -163,19 +155,8 @@ DIVERGED = """
 """
 
 
-def pack(matrix: Any, spec: QuantSpec, scaled: bool) -> Packed:
-    stored = mx.quantize(matrix, group_size=spec.group_size, bits=spec.bits, mode=spec.mode)
-    weight, scales, biases = (*stored, None)[:3]
-    multiplier = mx.abs(normal(matrix.shape[:-1], 17)) + 0.5 if scaled else None
-    return Packed(weight, scales, biases, multiplier, spec)
-
-
 def close(name: str, exact: Any, plain: Any, found: Any) -> None:
     assert_close(name, exact, wide(plain), wide(found))
-
-
-def normal(shape: tuple[int, ...], seed: int) -> Any:
-    return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def low(x: Any) -> Any:
