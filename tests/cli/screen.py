@@ -21,6 +21,7 @@ from scripted_backend import ENTRY, NAME
 ROOT = Path(__file__).parents[2]
 PATHS = [str(ROOT / name) for name in ("common", "convert", "tests", ".")]
 START = f"from dgemma.backend import REGISTRY; REGISTRY[{NAME!r}] = {ENTRY!r}; from dgemma.cli import main; main()"
+Ready = str | Callable[["Screen"], bool]
 PLAIN = {"TERM": "dumb"}
 QUIET = ("NO_COLOR", "TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "WEZTERM_PANE", "ITERM_SESSION_ID", "DGEMMA_MODEL")
 
@@ -58,12 +59,18 @@ class Screen:
         """Type `text`."""
         os.write(self._parent, text.encode())
 
-    def until(self, ready: str | Callable[["Screen"], bool], seconds: float = 120) -> None:
+    def until(self, ready: Ready, seconds: float = 120) -> None:
         """Read until a text is on the screen, or a condition holds."""
+        assert self.within(seconds, ready), f"waited for {ready!r}:\n{self.text}\n{self.raw[-500:]!r}"
+
+    def within(self, seconds: float, ready: Ready) -> bool:
+        """Read until that, or for so long; returns whether it came."""
         end = time.monotonic() + seconds
-        while not (ready in self.text if isinstance(ready, str) else ready(self)):
-            assert time.monotonic() < end, f"waited for {ready!r}:\n{self.text}\n{self.raw[-500:]!r}"
+        while not (found := ready in self.text if isinstance(ready, str) else ready(self)):
+            if time.monotonic() >= end:
+                break
             self._read(0.02)
+        return found
 
     def finish(self, seconds: float = 120) -> int:
         """Read until the process ends; returns its code."""

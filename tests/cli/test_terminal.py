@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.screen import Screen, environment, scripted
+from tests.cli.screen import Ready, Screen, environment, scripted
 
 ESCAPE = re.compile(rb"\x1b")
 TEXT = "".join(f"Line {number} of the answer.\n" for number in range(14))
@@ -33,6 +33,14 @@ def folded(text: str, columns: int) -> list[str]:
         line[start : start + columns] for line in text.splitlines() for start in range(0, max(1, len(line)), columns)
     ]
     return [row.rstrip() for row in rows]
+
+
+def interrupt(screen: Screen, ready: Ready) -> None:
+    """Ctrl-C, and a key after it: Python's readline can sleep through a signal that comes just before its select."""
+    screen.send("\x03")
+    if not screen.within(5, ready):
+        screen.send("\n")
+    screen.until(ready)
 
 
 def start(folder: Path, *arguments: str, columns: int = 80, rows: int = 24, **env: str) -> Screen:
@@ -149,8 +157,7 @@ def test_a_conversation(folder: Path) -> None:
         screen.until("Ctrl-C stops an answer or drops a line.")
         screen.send("half a line")
         screen.until("half a line")
-        screen.send("\x03")
-        screen.until("/exit leaves")
+        interrupt(screen, "/exit leaves")
         screen.send("\x04")
         assert screen.finish() == 0 and screen.intact
         assert screen.text.count("Hello.") == 3 and "Taken back: two lines (1 turn left)" in screen.text
@@ -161,8 +168,7 @@ def test_a_conversation(folder: Path) -> None:
         screen.until(">>>")
         screen.send("\x1b[A\x1b[A\x1b[A")
         screen.until("/stats")
-        screen.send("\x03")
-        screen.until("/exit leaves")
+        interrupt(screen, "/exit leaves")
         screen.send("q\n")
         assert screen.finish() == 0
 
@@ -173,11 +179,14 @@ def test_ctrl_c_stops_the_answer_only(folder: Path) -> None:
         screen.until(">>>")
         screen.send("hi\n")
         screen.until("Line 1 of")
-        screen.send("\x03")
-        screen.until("stopped · ")
+        interrupt(screen, "stopped · ")
         screen.until(lambda s: s.text.rstrip().endswith(">>>"))
         screen.send("/exit\n")
         assert screen.finish() == 0 and screen.intact and "Traceback" not in screen.text
+
+
+def prompted_again(screen: Screen) -> bool:
+    return screen.text.count(">>>") >= 2 and screen.text.rstrip().endswith(">>>")
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.03])
@@ -187,8 +196,7 @@ def test_ctrl_c_behind_a_message_never_ends_the_chat(folder: Path, delay: float)
         screen.until(">>>")
         screen.send("hi\n")
         time.sleep(delay)
-        screen.send("\x03")
-        screen.until(lambda s: s.text.count(">>>") >= 2 and s.text.rstrip().endswith(">>>"))
+        interrupt(screen, prompted_again)
         screen.send("/stats\n")
         screen.until("tokens generated")
         screen.send("/exit\n")
