@@ -15,7 +15,6 @@ import pytest
 
 import dgemma
 from dgemma.backend import BackendOptions, DenoiseJob, EncodeJob, load_backend
-from dgemma.quantization import QuantSpec
 from tests.close import error
 
 mx = pytest.importorskip("mlx.core")
@@ -32,15 +31,9 @@ from dgemma_mlx.quant import (  # noqa: E402
     PlainLinear,
 )
 from tests.mlx import metal  # noqa: E402
-from tests.mlx.weights import normal, pack  # noqa: E402
+from tests.mlx.weights import SPECS, normal, pack  # noqa: E402
 
 DEMO = Path(dgemma.__file__).parent / "demo"
-SPECS = {
-    "affine4": QuantSpec(4, 32),
-    "mxfp4": QuantSpec(4, 32, "mxfp4"),
-    "nvfp4": QuantSpec(4, 16, "nvfp4"),
-    "mxfp8": QuantSpec(8, 32, "mxfp8"),
-}
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
