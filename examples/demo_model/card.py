@@ -45,9 +45,10 @@ tokens at Gemma's ids. float32, no vision tensors.
 ## Training
 
 {examples:,} examples, each with two noisy canvases, by `examples/demo_model/train.py`. Held-out prompts are those
-whose SHA-256 is a multiple of 16; training never draws one. The shipped weights come from one run in two stretches
-(182,000 and 188,000 examples), each with a falling rate at its end. In the first the batch size, the token weights and
-some tasks were settled; in the second the tasks that failed got more weight. The code holds the final settings.
+whose SHA-256 is a multiple of 16; training never draws one. The shipped weights come from four stretches (182,000,
+188,000, 180,000 and 150,000 examples), each with a falling rate at its end. In the first the batch size, the token
+weights and some tasks were settled; in the others the tasks that failed got more weight, in the last two counting above
+all. The code holds the final settings; `examples/demo_model/README.md` has the commands of the last two.
 
 ## Results
 
@@ -59,6 +60,8 @@ included, per denoising pass.
 {table}
 
 ## Reproduce
+
+A run of the same length in one go, not the same weights:
 
 ```
 cd examples/demo_model

@@ -54,9 +54,11 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--scores", type=Path, help="JSON of evaluate.py for the model card")
+    parser.add_argument("--before", type=int, default=0, help="examples that the weights of train.py --start had seen")
     options = parser.parse_args()
     model = Model(Shape())
     progress = checkpoint.load(options.checkpoint, model, [])
+    progress.examples += options.before
     export(model, options.folder, card.text(model, progress, options.scores))
 
 

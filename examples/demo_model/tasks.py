@@ -57,7 +57,7 @@ def _capitalised(rng: Random, known: list[str]) -> str:
 
 def _count(rng: Random) -> Pair:
     first = _number(rng, rng.choice((1, 2, 2, 3, 3, 3)))
-    longest = rng.choice((3, 6, 20))
+    longest = rng.choice((6, 20))
     last = min(first + rng.randint(1, longest), 999)
     answer = " ".join(map(str, range(first, last + 1)))
     while len(answer) > COUNT_LIMIT:
@@ -138,11 +138,18 @@ def _earlier(rng: Random) -> tuple[Message, ...]:
 
 
 def held_out(task: str, n: int, seed: int = 0) -> list[Example]:
-    """Distinct test examples of a task or of a variant over all tasks: messages, enable_thinking and answer."""
+    """Distinct test examples of a task or of a variant over all tasks: messages, enable_thinking and answer.
+
+    Raises ValueError where a task has fewer.
+    """
     rng = Random(f"{task}/{seed}")
     found: dict[str, Example] = {}
-    while len(found) < n:
+    for _ in range(1000 * n):
+        if len(found) == n:
+            break
         name, variant = (rng.choice(VARIANT_TASKS), task) if task in VARIANTS else (task, "")
         example = make(name, rng, test=True, variant=variant)
         found.setdefault(example.prompt, example)
+    if len(found) < n:
+        raise ValueError(f"Only {len(found)} distinct held-out prompts of {task} were found, {n} are asked for.")
     return list(found.values())

@@ -43,15 +43,23 @@ def build_optimizers(model: Model) -> list[Optimizer]:
 
 
 def rate(examples: int, options: argparse.Namespace) -> float:
-    """Warmup, plateau, then a linear decay to zero over the last share of the examples."""
+    """Share of the full learning rates: warmup, plateau, then a linear decay to zero over the last examples."""
     start = options.examples * (1 - options.decay_share)
     decay = (options.examples - examples) / (options.examples - start) if examples > start else 1.0
-    return min(1.0, (examples + 1) / options.warmup) * max(0.0, decay)
+    return options.peak * min(1.0, (examples + 1) / options.warmup) * max(0.0, decay)
 
 
-def task_weights(accuracy: dict[str, float]) -> dict[str, float]:
-    """More examples for the tasks that still fail."""
-    return {task: base * (1.12 - accuracy.get(task, 0.0)) for task, base in BASE_WEIGHTS.items()}
+def task_weights(accuracy: dict[str, float], given: dict[str, float]) -> dict[str, float]:
+    """More examples for the tasks that still fail; `given` replaces base weights."""
+    return {task: base * (1.12 - accuracy.get(task, 0.0)) for task, base in (BASE_WEIGHTS | given).items()}
+
+
+def weight(text: str) -> tuple[str, float]:
+    """TASK=WEIGHT of the command line."""
+    task, _, number = text.partition("=")
+    if task not in BASE_WEIGHTS:
+        raise argparse.ArgumentTypeError(f"no task {task!r}: {', '.join(BASE_WEIGHTS)}")
+    return task, float(number)
 
 
 class Trainer:
@@ -77,7 +85,8 @@ class Trainer:
     def _round(self) -> None:
         began, names = time.perf_counter(), list(BASE_WEIGHTS)
         seed = f"{self.options.seed}/{self.progress.round}"
-        drawn = list(batches.draw_round(task_weights(self.progress.accuracy), seed, self.model.shape.canvas))
+        weights = task_weights(self.progress.accuracy, dict(self.options.weight))
+        drawn = list(batches.draw_round(weights, seed, self.model.shape.canvas))
         generator = torch.Generator().manual_seed(hash((self.options.seed, self.progress.round, workers.rank())))
         tallies, losses = torch.zeros(2, len(names)), torch.zeros(3)
         before = self.progress.examples
@@ -147,7 +156,11 @@ def main() -> None:
     parser.add_argument(
         "--decay-share", type=float, default=0.5, help="share of the examples over which the rate falls to zero"
     )
+    parser.add_argument("--peak", type=float, default=1.0, help="the plateau, as a share of the full learning rate")
     parser.add_argument("--warmup", type=int, default=4096, help="examples until the full learning rate")
+    parser.add_argument(
+        "--weight", type=weight, action="append", default=[], metavar="TASK=WEIGHT", help="base weight of a task"
+    )
     parser.add_argument("--workers", type=int, default=2, help="single-threaded processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=Path, help="exported model folder whose weights a new run begins with")

@@ -14,7 +14,7 @@ import pytest
 import dgemma
 from dgemma.generation import Generation
 
-TASKS = ("sudoku", "add", "sort", "reverse", "json", "count", "fill", "steps")
+TASKS = ("sudoku", "add", "sort", "reverse", "json", "count", "fill", "steps", "steps-direct")
 PROMPTS = 48
 BACKENDS = {"mlx": "mlx", "cuda": "torch"}
 _SOURCES = Path(__file__).parents[2] / "examples" / "demo_model"
