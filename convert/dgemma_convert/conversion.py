@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dgemma.errors import CheckpointError, DgemmaError, UsageError
+from dgemma.errors import CheckpointError, DgemmaError
 from dgemma.outputs import write_file, writing
 from dgemma_convert import readers
 from dgemma_convert import report as reports
+from dgemma_convert.attempt import attempt
 from dgemma_convert.card import card
+from dgemma_convert.claim import check_unclaimed
 from dgemma_convert.deviation import Deviation
 from dgemma_convert.floats import Array, Floats, narrow, widen
 from dgemma_convert.journal import Journal
-from dgemma_convert.layout import Files, Shard, full, index, lay_out
+from dgemma_convert.layout import Files, Shard, index, lay_out
+from dgemma_convert.meter import Meter, Progress
 from dgemma_convert.packing import dequantize, quantize
 from dgemma_convert.pieces import EXACT, finite
-from dgemma_convert.place import REPORT, check_partial, check_place, finished, partial
+from dgemma_convert.place import REPORT, check_new, check_place, finished, partial
 from dgemma_convert.plan import Item, Options, Plan, make_plan
 from dgemma_convert.source import Run, Source, Weight
 from dgemma_convert.writers import WRITERS
 
-Progress = Callable[[int, int, str], None]
 _Done = tuple[Run, dict[str, Array], Deviation | None]
 _RUN = 1 << 23
-_ROOM = 64_000_000
 _WORKERS = min(4, os.cpu_count() or 1)
-
-
-@dataclass(slots=True)
-class _Meter:
-    """Bytes done of bytes to do."""
-
-    total: int
-    show: Progress
-    done: int = 0
-
-    def add(self, count: int, name: str) -> None:
-        self.done += count
-        self.show(self.done, self.total, name)
 
 
 def preview(source: Path, options: Options) -> Plan:
@@ -71,16 +56,18 @@ def convert(
     `verify` read again. Raises DgemmaError, after which nothing is left of the attempt.
     """
     check_place(source, target)
-    if target.exists() and not resume:
-        raise UsageError(f"{target} exists already.", "Choose another name, or delete it.")
+    with writing(target):
+        check_unclaimed(partial(target))
+    if not resume:
+        check_new(target)
     plan = preview(source, options)
     if target.exists():
         return _finished(target, plan, verify, progress)
     outputs = [output for item in plan.items for output in item.outputs]
     shards = lay_out(outputs, WRITERS[options.to].FORMAT)
-    with _attempt(target, plan, resume) as folder:
+    with attempt(target, plan, resume) as folder:
         journal = Journal(folder, plan)
-        meter = _Meter(plan.nbytes * (2 if verify else 1), progress)
+        meter = Meter(plan.nbytes * (2 if verify else 1), progress)
         _check_duplicates(plan.source)
         with Files(folder, shards) as files, ThreadPoolExecutor(_WORKERS) as pool:
             for item in plan.items:
@@ -94,49 +81,15 @@ def convert(
         _save(folder / REPORT, _text(report))
         _save(folder / "README.md", card(plan, report))
         journal.remove()
-        folder.rename(target)
     return report
 
 
 def _finished(target: Path, plan: Plan, verify: bool, progress: Progress) -> dict[str, Any]:
     report = finished(target, plan)
     if verify:
-        report = reports.as_dict(plan, {}, _verified(target, plan, _Meter(plan.nbytes, progress)))
+        report = reports.as_dict(plan, {}, _verified(target, plan, Meter(plan.nbytes, progress)))
         write_file(target / REPORT, _text(report).encode())
     return report
-
-
-@contextmanager
-def _attempt(target: Path, plan: Plan, resume: bool) -> Iterator[Path]:
-    """The folder to write into; it goes away with an error, and stays where the process is killed or interrupted."""
-    folder = partial(target)
-    if folder.exists() and not resume:
-        raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
-    check_partial(folder, plan)
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _check_room(folder, plan.nbytes)
-        folder.mkdir(exist_ok=True)
-    try:
-        yield folder
-    except UsageError:
-        raise
-    except DgemmaError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise full(error) from error
-
-
-def _check_room(folder: Path, nbytes: int) -> None:
-    taken = sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.exists() else 0
-    free = shutil.disk_usage(folder.parent).free
-    if nbytes + _ROOM > free + taken:
-        raise DgemmaError(
-            f"{folder.parent} has {free / 1e9:.1f} GB free, the result needs {nbytes / 1e9:.1f} GB.",
-            "Make room, or choose another place or fewer bits.",
-        )
 
 
 def _check_duplicates(source: Source) -> None:
@@ -150,7 +103,7 @@ def _check_duplicates(source: Source) -> None:
                 raise CheckpointError(f"{copy.name} differs from {twin}, with which it is tied.")
 
 
-def _write(item: Item, files: Files, pool: Executor, meter: _Meter) -> Deviation | None:
+def _write(item: Item, files: Files, pool: Executor, meter: Meter) -> Deviation | None:
     total = None if item.keeps else Deviation()
     height = item.weight.rows
     for run, parts, deviation in _ahead(pool, item):
@@ -204,7 +157,7 @@ def _describe(folder: Path, plan: Plan, shards: list[Shard]) -> None:
         (folder / name).write_bytes(data)
 
 
-def _verified(folder: Path, plan: Plan, meter: _Meter) -> dict[str, Any]:
+def _verified(folder: Path, plan: Plan, meter: Meter) -> dict[str, Any]:
     """The errors of what lies on the disk, read as any reader would; an exact tensor that is not is an error."""
     written = readers.open_source(folder).weights
     found: dict[str, Any] = {}

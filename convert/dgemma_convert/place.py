@@ -38,6 +38,12 @@ def check_place(source: Path, target: Path) -> None:
         raise UsageError(f"The source lies in {partial(target)}, which would be written.", "Choose another name.")
 
 
+def check_new(target: Path) -> None:
+    """Raise UsageError where `target` exists."""
+    if target.exists():
+        raise UsageError(f"{target} exists already.", "Choose another name, or delete it.")
+
+
 def finished(target: Path, plan: Plan) -> dict[str, Any]:
     """The report of the result `target`. Raises UsageError unless `plan` describes how it was made."""
     report = _report(target)
@@ -51,14 +57,16 @@ def finished(target: Path, plan: Plan) -> dict[str, Any]:
     return report
 
 
-def check_partial(folder: Path, plan: Plan) -> None:
-    """Raise UsageError where `folder` is there and is not an unfinished conversion.
+def check_partial(folder: Path, plan: Plan, resume: bool) -> None:
+    """Raise UsageError where `folder` is there and is not an unfinished conversion, or one to be taken up unasked.
 
     One that was killed at its very end has its report, but its journal no more.
     """
     if not os.path.lexists(folder):
         return
     names = {each.name for each in folder.iterdir()} if folder.is_dir() else {""}
+    if names and not resume:
+        raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
     if names <= {LEFTOVER} or NAME in names:
         return
     report = _report(folder)

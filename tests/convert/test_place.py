@@ -13,7 +13,8 @@ from dgemma.errors import DgemmaError, UsageError, WriteError
 from dgemma_convert import Options, convert
 from tests.cli.test_process import ENVIRONMENT, START
 from tests.convert import models
-from tests.convert.test_resume import Killed, contents
+from tests.convert.children import contents
+from tests.convert.test_resume import Killed
 
 OPTIONS = Options(bits=4)
 FULL = Path("/dev/full")

@@ -11,6 +11,7 @@ import pytest
 from dgemma.errors import DgemmaError, UsageError
 from dgemma_convert import Options, convert, layout
 from tests.convert import models
+from tests.convert.children import contents
 
 OPTIONS = Options(bits=4)
 
@@ -87,12 +88,44 @@ def test_a_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
-def test_room_is_checked_before(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("dgemma_convert.conversion.shutil.disk_usage", lambda path: usage)
-    with pytest.raises(DgemmaError, match="GB free"):
-        convert(source, tmp_path / "target", OPTIONS)
+@pytest.mark.parametrize("free", [0, 1000, 60_000_000])
+def test_room_is_checked_before(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(DgemmaError, match=rf"{tmp_path} has {free / 1e6:.1f} MB free, the result needs 6\d\.\d MB\."):
+        convert(source, tmp_path / "a" / "b" / "target", OPTIONS)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["new folders", "old folders"])
+@pytest.mark.parametrize("error", [TypeError, ZeroDivisionError, MemoryError, OSError, DgemmaError], ids=str)
+@pytest.mark.parametrize("place", ["layout.Files.write", "journal.Journal.finish", "conversion._describe"])
+def test_no_error_leaves_anything(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: type[Exception], kept: bool
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error("wrong")
+
+    if kept:
+        (tmp_path / "a" / "b").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(f"dgemma_convert.{place}", fail)
+    with pytest.raises(DgemmaError if error is OSError else error):
+        convert(source, tmp_path / "a" / "b" / "target", OPTIONS)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit], ids=str)
+def test_an_interrupt_leaves_what_there_is(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def stop(done: int, total: int, name: str) -> None:
+        raise error
+
+    with pytest.raises(error):
+        convert(source, tmp_path / "target", OPTIONS, progress=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["target.partial"]
+    convert(source, tmp_path / "target", OPTIONS, resume=True)
 
 
 def test_a_source_that_shrinks_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +185,3 @@ class Faults:
         if self.calls == self.last:
             raise Killed
         self.calls += 1
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

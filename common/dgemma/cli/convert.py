@@ -54,7 +54,10 @@ def convert(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Convert a model. Without --bits, --mode or --recipe every tensor keeps its format as far as one layout can."""
+    """Convert a model. Without --bits, --mode or --recipe every tensor keeps its format as far as one layout can.
+
+    Only one process at a time writes a folder; another one is refused at once, with the exit code 1.
+    """
     with exit_codes(verbose), Terminal(quiet or json) as terminal:
         converter = importlib.import_module("dgemma_convert")
         options = converter.Options(to, bits, mode, group_size, recipe, dtype)
