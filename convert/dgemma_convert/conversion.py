@@ -10,7 +10,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dgemma.errors import CheckpointError, DgemmaError
+import numpy as np
+
+from dgemma.errors import CheckpointError
 from dgemma.outputs import write_file, writing
 from dgemma_convert import readers
 from dgemma_convert import report as reports
@@ -21,16 +23,16 @@ from dgemma_convert.deviation import Deviation
 from dgemma_convert.floats import Array, Floats, narrow, widen
 from dgemma_convert.journal import Journal
 from dgemma_convert.layout import Files, Shard, index, lay_out
-from dgemma_convert.meter import Meter, Progress
-from dgemma_convert.packing import dequantize, quantize
-from dgemma_convert.pieces import EXACT, finite
+from dgemma_convert.meter import RUN, Meter, Progress
+from dgemma_convert.packing import dequantize, quantize, recast
+from dgemma_convert.pieces import finite
 from dgemma_convert.place import REPORT, check_new, check_place, finished, partial
 from dgemma_convert.plan import Item, Options, Plan, make_plan
-from dgemma_convert.source import Run, Source, Weight
+from dgemma_convert.source import Run, Source
+from dgemma_convert.verification import verified
 from dgemma_convert.writers import WRITERS
 
 _Done = tuple[Run, dict[str, Array], Deviation | None]
-_RUN = 1 << 23
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
@@ -77,7 +79,7 @@ def convert(
                     journal.finish(item.weight.name, _write(item, files, pool, meter))
             files.sync()
         _describe(folder, plan, shards)
-        report = reports.as_dict(plan, journal.done, _verified(folder, plan, meter) if verify else None)
+        report = reports.as_dict(plan, journal.done, verified(folder, plan, journal.done, meter) if verify else None)
         _save(folder / REPORT, _text(report))
         _save(folder / "README.md", card(plan, report))
         journal.remove()
@@ -87,7 +89,8 @@ def convert(
 def _finished(target: Path, plan: Plan, verify: bool, progress: Progress) -> dict[str, Any]:
     report = finished(target, plan)
     if verify:
-        report = reports.as_dict(plan, {}, _verified(target, plan, Meter(plan.nbytes, progress)))
+        recorded = reports.errors(report)
+        report = reports.as_dict(plan, recorded, verified(target, plan, recorded, Meter(plan.nbytes, progress)))
         write_file(target / REPORT, _text(report).encode())
     return report
 
@@ -98,7 +101,7 @@ def _check_duplicates(source: Source) -> None:
         original = source.weights.get(twin)
         if original is None or original.shape != copy.shape:
             raise CheckpointError(f"{copy.name} is tied to {twin}, which is not there in its shape.")
-        for one, other in zip(copy.runs(_RUN), original.runs(_RUN), strict=False):
+        for one, other in zip(copy.runs(RUN), original.runs(RUN), strict=False):
             if (one.piece.values(one.first, one.stop) != other.piece.values(other.first, other.stop)).any():
                 raise CheckpointError(f"{copy.name} differs from {twin}, with which it is tied.")
 
@@ -118,7 +121,7 @@ def _write(item: Item, files: Files, pool: Executor, meter: Meter) -> Deviation 
 def _ahead(pool: Executor, item: Item) -> Iterator[_Done]:
     """The runs of a weight in order, a few of them in work at a time."""
     waiting: deque[Future[_Done]] = deque()
-    for run in item.weight.runs(_RUN):
+    for run in item.weight.runs(RUN):
         waiting.append(pool.submit(_work, run, item))
         if len(waiting) > _WORKERS:
             yield waiting.popleft().result()
@@ -130,20 +133,23 @@ def _work(run: Run, item: Item) -> _Done:
     if item.keeps:
         return run, run.piece.parts(run.first, run.stop), None
     values = finite(run.piece.values(run.first, run.stop), item.weight.name)
-    parts = _made(values, item)
+    parts = _made(run, values, item)
     return run, parts, Deviation.between(values, _read_back(parts, item))
 
 
-def _made(values: Floats, item: Item) -> dict[str, Array]:
+def _made(run: Run, values: Floats, item: Item) -> dict[str, Array]:
     if item.form is None:
         return {"weight": narrow(values, item.dtype)}
+    if item.recasts:
+        return recast(run.piece.parts(run.first, run.stop), item.recasts, item.form.scales)
     return quantize(values, item.form.spec, item.form.scales)
 
 
 def _read_back(parts: dict[str, Array], item: Item) -> Floats:
     if item.form is None:
         return widen(parts["weight"], item.dtype)
-    return dequantize(parts, item.form.spec, item.form.scales)
+    with np.errstate(invalid="ignore"):  # Scales that have overflowed are found when the values are compared.
+        return dequantize(parts, item.form.spec, item.form.scales)
 
 
 def _describe(folder: Path, plan: Plan, shards: list[Shard]) -> None:
@@ -155,31 +161,6 @@ def _describe(folder: Path, plan: Plan, shards: list[Shard]) -> None:
     for name, content in plan.source.files.items():
         data = content if isinstance(content, bytes) else content.read_bytes()
         (folder / name).write_bytes(data)
-
-
-def _verified(folder: Path, plan: Plan, meter: Meter) -> dict[str, Any]:
-    """The errors of what lies on the disk, read as any reader would; an exact tensor that is not is an error."""
-    written = readers.open_source(folder).weights
-    found: dict[str, Any] = {}
-    for item in plan.items:
-        deviation = _compared(item.weight, written[item.weight.name])
-        if item.label == EXACT and deviation.largest:
-            raise DgemmaError(f"{item.weight.name} should be exact, but is off by up to {deviation.largest:.3g}.")
-        found[item.weight.name] = deviation.as_dict()
-        meter.add(item.nbytes, item.weight.name)
-    return found
-
-
-def _compared(original: Weight, written: Weight) -> Deviation:
-    deviation = Deviation()
-    for run in original.runs(_RUN):
-        deviation.merge(Deviation.between(run.piece.values(run.first, run.stop), _rows(written, run)))
-    return deviation
-
-
-def _rows(written: Weight, run: Run) -> Floats:
-    (piece,) = written.pieces
-    return piece.values(run.row, run.row + run.stop - run.first)
 
 
 def _text(report: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Progress = Callable[[int, int, str], None]
+# Numbers converted or compared at a time.
+RUN = 1 << 23
 
 
 @dataclass(slots=True)
