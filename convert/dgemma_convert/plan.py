@@ -50,8 +50,7 @@ class Options:
             raise UsageError(f"There is no dtype {self.dtype!r}.", f"Choose one of: {', '.join(DTYPES)}.")
         if self.group_size not in (None, 16, 32, 64, 128):
             raise UsageError(f"There are no groups of {self.group_size}.", "Groups are 16, 32, 64 or 128.")
-        recipes.recipe(recipes.DEFAULT if self.recipe is None else self.recipe)
-        recipes.choice(self.bits, self.mode, self.group_size)
+        recipes.check(recipes.DEFAULT if self.recipe is None else self.recipe, self.bits, self.mode, self.group_size)
 
 
 @dataclass(frozen=True, slots=True)

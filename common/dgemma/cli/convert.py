@@ -26,7 +26,9 @@ _Group = Annotated[
 ]
 _Recipe = Annotated[
     str | None,
-    typer.Option(help="default, all-8bit, experts-only, mixed-4-6 or uniform; --bits and --mode fill it in."),
+    typer.Option(
+        help="default, experts-only, uniform: --bits and --mode fill them in; all-8bit, mixed-4-6: take neither."
+    ),
 ]
 _Dtype = Annotated[
     Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Type of plain weights and affine scales.")
