@@ -26,7 +26,7 @@ from dgemma_convert.layout import Files, Shard, index, lay_out
 from dgemma_convert.meter import RUN, Meter, Progress
 from dgemma_convert.packing import dequantize, quantize, recast
 from dgemma_convert.pieces import finite
-from dgemma_convert.place import REPORT, check_new, check_place, finished, partial
+from dgemma_convert.place import REPORT, check_new, check_partial, check_place, finished, partial
 from dgemma_convert.plan import Item, Options, Plan, make_plan
 from dgemma_convert.source import Run, Source
 from dgemma_convert.verification import verified
@@ -40,6 +40,21 @@ def preview(source: Path, options: Options) -> Plan:
     """What `convert` would do; reads headers only."""
     options.check()
     return make_plan(readers.open_source(source), options)
+
+
+def rehearse(source: Path, target: Path, options: Options, *, resume: bool = False) -> Plan:
+    """What `convert` would do with the same arguments; raises what it would raise about the place. Writes nothing."""
+    check_place(source, target)
+    with writing(target):
+        check_unclaimed(partial(target))
+    if not resume:
+        check_new(target)
+    plan = preview(source, options)
+    if target.exists():
+        finished(target, plan)
+    else:
+        check_partial(partial(target), plan, resume)
+    return plan
 
 
 def convert(
@@ -57,12 +72,7 @@ def convert(
     is the same to the byte. A finished one, made from the same files with the same flags, is only reported, and with
     `verify` read again. Raises DgemmaError, after which nothing is left of the attempt.
     """
-    check_place(source, target)
-    with writing(target):
-        check_unclaimed(partial(target))
-    if not resume:
-        check_new(target)
-    plan = preview(source, options)
+    plan = rehearse(source, target, options, resume=resume)
     if target.exists():
         return _finished(target, plan, verify, progress)
     outputs = [output for item in plan.items for output in item.outputs]

@@ -21,11 +21,8 @@ class Journal:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._path = folder / NAME
-        self.done: dict[str, dict[str, Any]] = {}
-        mark = fingerprint(plan)
-        if self._path.is_file():
-            self.done = _finished(self._path, mark)
-        self._rewrite(mark)
+        self.done = recorded(folder, plan)
+        self._rewrite(fingerprint(plan))
 
     def finish(self, name: str, deviation: Deviation | None) -> None:
         """Note that the weight `name` is written."""
@@ -53,11 +50,15 @@ def fingerprint(plan: Plan) -> str:
     return hashlib.sha256(json.dumps([stats, str(plan.options), decisions(plan)]).encode()).hexdigest()
 
 
-def _finished(path: Path, mark: str) -> dict[str, dict[str, Any]]:
+def recorded(folder: Path, plan: Plan) -> dict[str, dict[str, Any]]:
+    """The finished weights with their errors. Raises UsageError where `plan` is not what was begun in `folder`."""
+    path = folder / NAME
+    if not path.is_file():
+        return {}
     entries = [entry for line in path.read_text(errors="replace").splitlines() if (entry := _parsed(line)) is not None]
-    if not entries or entries[0].get("plan") != mark:
+    if not entries or entries[0].get("plan") != fingerprint(plan):
         raise UsageError(
-            f"{path.parent.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."
+            f"{folder.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."
         )
     return {entry["name"]: entry["deviation"] for entry in entries[1:]}
 

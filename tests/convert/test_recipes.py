@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_bits_of_other_recipes(name: str, low: float, high: float) -> None:
 def test_the_card_names_the_release() -> None:
     plan = planned(bits=4)
     assert "base_model: google/diffusiongemma-26B-A4B-it" in card(plan, as_dict(plan))
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [("demo-v1.5", "demo-v1.5"), ("a.b/c.safetensors", "c.safetensors"), ("m-1.5.gguf", "m-1.5"), ("M.GGUF", "M")],
+)
+def test_the_card_s_title(path: str, title: str) -> None:
+    plan = planned(bits=4)
+    plan = replace(plan, source=replace(plan.source, path=Path(path)))
+    assert f"# {title} in the mlx layout" in card(plan, as_dict(plan)).splitlines()
 
 
 def test_experts_only_touches_nothing_else() -> None:
