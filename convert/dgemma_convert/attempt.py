@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from dgemma.errors import DgemmaError, UsageError
 from dgemma.outputs import writing
 from dgemma_convert.claim import claimed
+from dgemma_convert.journal import sync, sync_names
 from dgemma_convert.layout import full
 from dgemma_convert.place import check_new, check_partial, partial
 from dgemma_convert.plan import Plan
@@ -76,21 +76,7 @@ def _check_room(folder: Path, nbytes: int) -> None:
 def _complete(folder: Path, target: Path) -> None:
     """Everything on the disk, then the name."""
     for each in folder.iterdir():
-        _sync(each)
+        sync(each)
     sync_names(folder)
     folder.rename(target)
     sync_names(target.parent)
-
-
-def sync_names(folder: Path) -> None:
-    """Wait until the names in `folder` are on the disk, where its file system can do that."""
-    with suppress(OSError):
-        _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -81,13 +81,12 @@ def convert(
         journal = Journal(folder, plan)
         meter = Meter(plan.nbytes * (2 if verify else 1), progress)
         _check_duplicates(plan.source)
-        with Files(folder, shards) as files, ThreadPoolExecutor(_WORKERS) as pool:
+        with Files(folder, shards) as files, journal.noting(files.sync), ThreadPoolExecutor(_WORKERS) as pool:
             for item in plan.items:
                 if item.weight.name in journal.done:
                     meter.add(item.nbytes, item.weight.name)
                 else:
-                    journal.finish(item.weight.name, _write(item, files, pool, meter))
-            files.sync()
+                    journal.finish(item.weight.name, _write(item, files, pool, meter), item.nbytes)
         _describe(folder, plan, shards)
         report = reports.as_dict(plan, journal.done, verified(folder, plan, journal.done, meter) if verify else None)
         _save(folder / REPORT, _text(report))

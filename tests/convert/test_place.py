@@ -19,7 +19,6 @@ from dgemma_convert.place import partial
 from tests.cli.test_process import ENVIRONMENT, START
 from tests.convert import models
 from tests.convert.children import Child, contents
-from tests.convert.test_resume import Killed
 
 OPTIONS = Options(bits=4)
 Act = Callable[..., Any]
@@ -213,23 +212,6 @@ def test_a_partial_file_stays(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not an unfinished"):
         convert(source, tmp_path / "out", OPTIONS, resume=True)
     assert (tmp_path / "out.partial").read_bytes() == b"mine"
-
-
-def test_an_attempt_killed_at_its_beginning_or_end_goes_on(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*arguments: object) -> None:
-        raise Killed
-
-    convert(source, tmp_path / "whole", OPTIONS)
-    for method in ("replace", "rename"):
-        target = tmp_path / method
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(Path, method, killed)
-            convert(source, target, OPTIONS)
-        assert not (tmp_path / f"{method}.partial" / ".progress.jsonl").exists()
-        convert(source, target, OPTIONS, resume=True)
-        assert contents(target) == contents(tmp_path / "whole")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
