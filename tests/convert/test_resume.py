@@ -129,26 +129,34 @@ def test_what_is_noted_is_not_done_again(source: Path, tmp_path: Path, whole: di
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("share", [20, 55, 90])
-def test_power_loss(source: Path, tmp_path: Path, whole: dict[str, bytes], share: int, group: int) -> None:
-    """All that was not synced is gone, while the journal has survived to its last line."""
+@pytest.mark.parametrize(("share", "syncs"), [(20, 99), (55, 99), (90, 99), (101, 1), (101, 2), (101, 3)])
+def test_power_loss(source: Path, tmp_path: Path, whole: dict[str, bytes], share: int, syncs: int, group: int) -> None:
+    """While writing, or while waiting for the disk the `syncs`th time.
+
+    All that was not synced is gone, but the journal has survived to its last line.
+    """
     durable = tmp_path / "durable"
     durable.write_bytes(b"")
 
     def setup() -> None:
         killing_at(len(whole["model.safetensors"]) * share // 100, group)()
-        sync = layout.Files.sync
+        sync, left = layout.Files.sync, iter(range(syncs - 1))
 
         def kept(files: layout.Files) -> None:
             shard = (tmp_path / "out.partial" / "model.safetensors").read_bytes()
+            if next(left, None) is None:
+                die()
             sync(files)
             durable.with_suffix(".new").write_bytes(shard)
             durable.with_suffix(".new").replace(durable)
 
         layout.Files.sync = kept  # type: ignore[method-assign]
 
-    killed(source, tmp_path / "out", OPTIONS, setup=setup)
-    durable.replace(tmp_path / "out.partial" / "model.safetensors")
+    with Child(source, tmp_path / "out", OPTIONS, setup=setup) as child:
+        ended = child.wait() == 0  # It did not wait so often.
+    assert ended == (tmp_path / "out").exists()
+    if not ended:
+        durable.replace(tmp_path / "out.partial" / "model.safetensors")
     convert(source, tmp_path / "out", OPTIONS, resume=True)
     assert contents(tmp_path / "out") == whole
 
