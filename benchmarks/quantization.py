@@ -77,9 +77,10 @@ the label; rounded ones are `requantized` with their small error, and such as fl
 goes for a recipe that asks for the format a tensor has already: `--bits 4` on 4-bit experts in groups of 64 changes
 nothing in them, while Q4_0, whose groups are 32, needs `--group-size 32` for that. `--to hub` unpacks and rounds once.
 
-`--verify` reads the result again. `exact` tensors must have no error; `storage exact` ones a relative RMS error of at most
-1e-5, which is the rounding of code times scale plus bias in float32; whatever is copied must be the same to the bit, and
-whatever was rounded must have the error that was noted when it was written, also in a finished result (`--resume`).
+`--verify` reads the result again. `exact` tensors must have no error; `storage exact` ones a relative RMS error of at
+most 1e-5, which is the rounding of code times scale plus bias in float32; whatever is copied must be the same to the
+bit, and whatever was rounded must have the error that was noted when it was written, also in a finished result
+(`--resume`).
 """
 Row = dict[str, Any]
 _BATCH = 64

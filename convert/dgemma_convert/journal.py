@@ -113,7 +113,7 @@ def recorded(folder: Path, plan: Plan) -> dict[str, dict[str, Any]]:
         raise UsageError(
             f"{folder.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."
         )
-    return {entry["name"]: entry["deviation"] for entry in entries[1:]}
+    return {entry["name"]: entry["deviation"] for entry in entries[1:] if entry.keys() >= {"name", "deviation"}}
 
 
 def _line(name: str, deviation: dict[str, Any]) -> str:

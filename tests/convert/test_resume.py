@@ -161,6 +161,15 @@ def test_power_loss(source: Path, tmp_path: Path, whole: dict[str, bytes], share
     assert contents(tmp_path / "out") == whole
 
 
+@pytest.mark.parametrize("line", ["{}", "[1]", "\x00\x00", '{"name": "model.norm.weight"', '{"name": "x"}'], ids=repr)
+def test_a_line_that_is_none(source: Path, tmp_path: Path, whole: dict[str, bytes], line: str) -> None:
+    killed(source, tmp_path / "out", OPTIONS, setup=killing_at(100_000, 1))
+    with (tmp_path / "out.partial" / journal.NAME).open("a") as file:
+        file.write(line)
+    convert(source, tmp_path / "out", OPTIONS, resume=True)
+    assert contents(tmp_path / "out") == whole
+
+
 def test_an_error_of_the_disk_while_noting(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(files: object) -> None:
         raise OSError(5, "Input/output error")
