@@ -71,7 +71,16 @@ _MULTIPLIERS = """
 (`[out]`, or `[experts, out]`). The product with a row is multiplied by it. It carries the second scale of NVFP4 and the
 row scale of FP8. mlx-vlm knows it for NVFP4 linears and experts; FP8 modules with it run in dgemma only.
 
-Float32 scales (K types, asymmetric integers) make MLX compute such products in float32; `--dtype bf16` rounds them.
+Float32 scales (K types, asymmetric integers) make MLX compute such products in float32; `--dtype bf16` rounds them, and
+only them: where bits, group and mode stay what they are, the codes are kept. Wider scales hold the same values and keep
+the label; rounded ones are `requantized` with their small error, and such as float16 cannot hold are an error. The same
+goes for a recipe that asks for the format a tensor has already: `--bits 4` on 4-bit experts in groups of 64 changes
+nothing in them, while Q4_0, whose groups are 32, needs `--group-size 32` for that. `--to hub` unpacks and rounds once.
+
+`--verify` reads the result again. `exact` tensors must have no error; `storage exact` ones a relative RMS error of at
+most 1e-5, which is the rounding of code times scale plus bias in float32; whatever is copied must be the same to the
+bit, and whatever was rounded must have the error that was noted when it was written, also in a finished result
+(`--resume`).
 """
 Row = dict[str, Any]
 _BATCH = 64

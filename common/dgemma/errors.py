@@ -27,6 +27,10 @@ class WriteError(DgemmaError):
     """A file cannot be written."""
 
 
+class BusyError(DgemmaError):
+    """Another process is at work on the same thing."""
+
+
 class StandardOutputError(WriteError):
     """Standard output takes no more, so that nothing further can be answered."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from dgemma_convert.plan import Plan
@@ -23,7 +24,7 @@ def card(plan: Plan, report: dict[str, Any]) -> str:
         "tags: [dgemma, diffusion]",
         "---",
         "",
-        f"# {source.path.stem} in the {plan.options.to} layout",
+        f"# {_title(source.path)} in the {plan.options.to} layout",
         "",
         f"Converted by `dgemma convert` from {source.format}. {spelled_size(total['bytes'])}, "
         f"{total['bits_per_weight']:.2f} bits a text weight, {total['quantized_share_of_weights']:.0%} of the text "
@@ -42,6 +43,11 @@ def card(plan: Plan, report: dict[str, Any]) -> str:
     lines[-1] += "errors that `dgemma_convert.json` lists."
     lines += ["", *(f"* {note}" for note in [*source.notes, *warnings(plan)])]
     return "\n".join([*lines, "", 'Run it: `dgemma generate -m <this folder> "..."` on either backend.', ""])
+
+
+def _title(path: Path) -> str:
+    """A folder's name as it is, a file's without its ending."""
+    return path.stem if path.suffix.lower() == ".gguf" else path.name
 
 
 def _is_release(plan: Plan) -> bool:

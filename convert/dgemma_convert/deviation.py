@@ -9,6 +9,8 @@ import numpy as np
 from dgemma.errors import UnsupportedError
 from dgemma_convert.floats import Floats
 
+ERRORS = ("max_error", "rms_error", "relative_rms_error")
+
 
 @dataclass(slots=True)
 class Deviation:
@@ -47,4 +49,4 @@ class Deviation:
 
     def as_dict(self) -> dict[str, float]:
         """For the report."""
-        return {"max_error": self.largest, "rms_error": self.rms, "relative_rms_error": self.relative}
+        return dict(zip(ERRORS, (self.largest, self.rms, self.relative), strict=True))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +18,65 @@ from dgemma_convert.plan import Plan
 
 NAME = ".progress.jsonl"
 LEFTOVER = ".progress.new"
+GROUP = 1 << 28
 
 
 class Journal:
-    """A file beside the shards: what is converted, then a line for every finished weight."""
+    """A file beside the shards: what is converted, then a line for every weight that is on the disk."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._path = folder / NAME
-        self.done: dict[str, dict[str, Any]] = {}
-        mark = fingerprint(plan)
-        if self._path.is_file():
-            self.done = _finished(self._path, mark)
-        self._rewrite(mark)
+        self.done = recorded(folder, plan)
+        self._waiting: list[str] = []
+        self._size = 0
+        self._task: Future[None] | None = None
+        self._rewrite(fingerprint(plan))
 
-    def finish(self, name: str, deviation: Deviation | None) -> None:
-        """Note that the weight `name` is written."""
+    @contextmanager
+    def noting(self, sync: Callable[[], None]) -> Iterator[None]:
+        """While active, finished weights are noted: in groups, each once `sync` has waited for the disk, meanwhile."""
+        sync_names(self._path.parent)
+        self._sync = sync
+        with ThreadPoolExecutor(1) as self._pool:
+            yield
+            self._note()
+            self._settle()
+
+    def finish(self, name: str, deviation: Deviation | None, nbytes: int) -> None:
+        """The weight `name` is written, as `nbytes`."""
         self.done[name] = {} if deviation is None else deviation.as_dict()
-        with self._path.open("a") as file:
-            file.write(_line(name, self.done[name]))
+        self._waiting.append(name)
+        self._size += nbytes
+        if self._size >= GROUP and (self._task is None or self._task.done()):
+            self._note()
 
     def remove(self) -> None:
         """Delete the file: the result is complete."""
         self._path.unlink()
 
+    def _note(self) -> None:
+        self._settle()
+        lines = [_line(name, self.done[name]) for name in self._waiting]
+        self._waiting, self._size = [], 0
+        self._task = self._pool.submit(self._append, lines)
+
+    def _settle(self) -> None:
+        if self._task is not None:
+            self._task.result()
+
+    def _append(self, lines: list[str]) -> None:
+        self._sync()
+        with self._path.open("a") as file:
+            file.write("".join(lines))
+
     def _rewrite(self, mark: str) -> None:
         """Without the half line that a killed run may have left."""
         lines = [json.dumps({"plan": mark}) + "\n"] + [_line(name, entry) for name, entry in self.done.items()]
         fresh = self._path.with_name(LEFTOVER)
-        fresh.write_text("".join(lines))
+        with fresh.open("w") as file:
+            file.write("".join(lines))
+            file.flush()
+            os.fsync(file.fileno())
         fresh.replace(self._path)
 
 
@@ -53,13 +88,32 @@ def fingerprint(plan: Plan) -> str:
     return hashlib.sha256(json.dumps([stats, str(plan.options), decisions(plan)]).encode()).hexdigest()
 
 
-def _finished(path: Path, mark: str) -> dict[str, dict[str, Any]]:
+def sync_names(folder: Path) -> None:
+    """Wait until the names in `folder` are on the disk, where its file system can do that."""
+    with suppress(OSError):
+        sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Wait until the contents of `path` are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def recorded(folder: Path, plan: Plan) -> dict[str, dict[str, Any]]:
+    """The finished weights with their errors. Raises UsageError where `plan` is not what was begun in `folder`."""
+    path = folder / NAME
+    if not path.is_file():
+        return {}
     entries = [entry for line in path.read_text(errors="replace").splitlines() if (entry := _parsed(line)) is not None]
-    if not entries or entries[0].get("plan") != mark:
+    if not entries or entries[0].get("plan") != fingerprint(plan):
         raise UsageError(
-            f"{path.parent.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."
+            f"{folder.name} was begun from other files or with other flags.", "Delete it, or repeat those flags."
         )
-    return {entry["name"]: entry["deviation"] for entry in entries[1:]}
+    return {entry["name"]: entry["deviation"] for entry in entries[1:] if entry.keys() >= {"name", "deviation"}}
 
 
 def _line(name: str, deviation: dict[str, Any]) -> str:

@@ -78,6 +78,12 @@ def dequantize(parts: Parts, spec: QuantSpec, scale_dtype: str) -> Floats:
     return values if "weight_scale_2" not in parts else values * parts["weight_scale_2"][:, None]
 
 
+def recast(parts: Parts, stored: str, scale_dtype: str) -> dict[str, Array]:
+    """The same affine codes with scales and biases as `scale_dtype`, which were stored as `stored`."""
+    cast = {name: narrow(widen(parts[name], stored), scale_dtype) for name in ("scales", "biases")}
+    return {**parts, **cast}
+
+
 def _affine(groups: Floats, bits: int) -> tuple[Octets, Floats, Floats]:
     """Codes 0 .. 2^bits - 1 such that code * scale + bias is close and the edge of larger size is a multiple."""
     top = np.float32((1 << bits) - 1)

@@ -10,7 +10,7 @@ from typing import Any
 from dgemma.errors import UsageError, WriteError
 from dgemma.outputs import writing
 from dgemma_convert.identity import digest
-from dgemma_convert.journal import LEFTOVER, NAME
+from dgemma_convert.journal import LEFTOVER, NAME, recorded
 from dgemma_convert.plan import Plan
 
 REPORT = "dgemma_convert.json"
@@ -19,6 +19,11 @@ REPORT = "dgemma_convert.json"
 def partial(target: Path) -> Path:
     """The folder in which `target` comes into being."""
     return target.with_name(target.name + ".partial")
+
+
+def begun(target: Path) -> bool:
+    """Whether there is an attempt at `target` that can be taken up."""
+    return (partial(target) / NAME).is_file()
 
 
 def check_place(source: Path, target: Path) -> None:
@@ -38,6 +43,12 @@ def check_place(source: Path, target: Path) -> None:
         raise UsageError(f"The source lies in {partial(target)}, which would be written.", "Choose another name.")
 
 
+def check_new(target: Path) -> None:
+    """Raise UsageError where `target` exists."""
+    if target.exists():
+        raise UsageError(f"{target} exists already.", "Choose another name, or delete it.")
+
+
 def finished(target: Path, plan: Plan) -> dict[str, Any]:
     """The report of the result `target`. Raises UsageError unless `plan` describes how it was made."""
     report = _report(target)
@@ -51,15 +62,20 @@ def finished(target: Path, plan: Plan) -> dict[str, Any]:
     return report
 
 
-def check_partial(folder: Path, plan: Plan) -> None:
-    """Raise UsageError where `folder` is there and is not an unfinished conversion.
+def check_partial(folder: Path, plan: Plan, resume: bool) -> None:
+    """Raise UsageError where `folder` is there and is not an unfinished conversion, or one to be taken up unasked.
 
     One that was killed at its very end has its report, but its journal no more.
     """
     if not os.path.lexists(folder):
         return
     names = {each.name for each in folder.iterdir()} if folder.is_dir() else {""}
-    if names <= {LEFTOVER} or NAME in names:
+    if names and not resume:
+        raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
+    if names <= {LEFTOVER}:
+        return
+    if NAME in names:
+        recorded(folder, plan)
         return
     report = _report(folder)
     if report is None or report.get("fingerprint") != digest(plan):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dgemma import names
@@ -50,8 +50,7 @@ class Options:
             raise UsageError(f"There is no dtype {self.dtype!r}.", f"Choose one of: {', '.join(DTYPES)}.")
         if self.group_size not in (None, 16, 32, 64, 128):
             raise UsageError(f"There are no groups of {self.group_size}.", "Groups are 16, 32, 64 or 128.")
-        recipes.recipe(recipes.DEFAULT if self.recipe is None else self.recipe)
-        recipes.choice(self.bits, self.mode, self.group_size)
+        recipes.check(recipes.DEFAULT if self.recipe is None else self.recipe, self.bits, self.mode, self.group_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One weight's way: into `form`, or plain as `dtype`. `keeps`: the stored parts go over as they are."""
+    """One weight's way: into `form`, or plain as `dtype`.
+
+    `keeps`: the stored parts go over as they are; `recasts`: the codes do, and the scales, of this dtype,
+    get another one.
+    """
 
     weight: Weight
     form: Form | None
@@ -83,6 +86,7 @@ class Item:
     label: str
     note: str
     outputs: tuple[Output, ...]
+    recasts: str = ""
 
     @property
     def target(self) -> str:
@@ -134,11 +138,23 @@ def _item(weight: Weight, source: Source, options: Options) -> Item:
         return Item(
             weight, None, dtype, keeps, _plain_label(weight, dtype), note, _outputs(weight, None, dtype, options)
         )
-    if stored is not None and stored.spec == spec and not _rescaled(stored, options):
-        label = weight.label
-        return Item(weight, stored, dtype, True, label, note, _outputs(weight, stored, dtype, options))
+    if stored is not None and stored.spec == spec:
+        return _repacked(weight, stored, dtype, note, options)
     form = Form(spec, dtype if spec.has_biases else "U8")
     return Item(weight, form, dtype, False, REQUANTIZED, note, _outputs(weight, form, dtype, options))
+
+
+def _repacked(weight: Weight, stored: Form, dtype: str, note: str, options: Options) -> Item:
+    """The same codes; affine scales in the dtype that is asked for."""
+    asked = options.dtype is not None and stored.spec.has_biases
+    form = replace(stored, scales=dtype) if asked else stored
+    keeps, label = form == stored, weight.label
+    if not keeps and (stored.scales, form.scales) not in _LOSSLESS:
+        label, rounded = REQUANTIZED, f"the same codes, scales rounded to {form.scales}"
+        note = f"{note}; {rounded}" if note else rounded
+    return Item(
+        weight, form, dtype, keeps, label, note, _outputs(weight, form, dtype, options), "" if keeps else stored.scales
+    )
 
 
 def _plain_dtype(weight: Weight, source: Source, options: Options) -> str:
@@ -184,11 +200,6 @@ def _kept(weight: Weight) -> tuple[QuantSpec | None, str]:
         return None, ""
     found = recipes.legal(_EIGHT, weight.columns)
     return found, f"{weight.kind} has no exact counterpart"
-
-
-def _rescaled(form: Form, options: Options) -> bool:
-    """Whether the caller's dtype asks for other affine scales than the stored ones."""
-    return form.spec.has_biases and options.dtype is not None and DTYPES[options.dtype] != form.scales
 
 
 def _plain_label(weight: Weight, dtype: str) -> str:

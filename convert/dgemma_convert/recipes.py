@@ -39,6 +39,11 @@ class Recipe:
     rules: tuple[Rule, ...]
     chosen: QuantSpec = FOUR
 
+    @property
+    def asks(self) -> bool:
+        """Whether any of its formats is the caller's to choose."""
+        return any(rule.spec is CHOSEN for rule in self.rules)
+
 
 RECIPES: Mapping[str, Recipe] = {
     DEFAULT: Recipe(
@@ -64,6 +69,21 @@ def recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise UsageError(f"There is no recipe {name!r}.", f"Choose one of: {', '.join(RECIPES)}.")
     return RECIPES[name]
+
+
+def check(name: str, bits: int | None, mode: str | None, group_size: int | None) -> None:
+    """Raise UsageError where the recipe called `name` does not take one of these."""
+    rules = recipe(name)
+    for flag, value in (("--bits", bits), ("--mode", mode)):
+        if value is not None and not rules.asks:
+            raise UsageError(f"The recipe {name} fixes its formats and takes no {flag}.", _takers())
+    chosen = choice(bits, mode, group_size) or rules.chosen
+    if group_size is not None:
+        _check_group(chosen.mode, group_size)
+
+
+def _takers() -> str:
+    return f"Those that take it: {', '.join(name for name, each in RECIPES.items() if each.asks)}."
 
 
 def wanted(rules: Recipe, path: str, chosen: QuantSpec | None, layers: int) -> QuantSpec | None:
@@ -94,9 +114,16 @@ def choice(bits: int | None, mode: str | None, group_size: int | None) -> QuantS
     if (mode == "affine" and bits not in (2, 3, 4, 5, 6, 8)) or (mode != "affine" and bits != _WIDTHS[mode]):
         raise UsageError(f"{mode} has no {bits}-bit format.", "affine has 2, 3, 4, 5, 6 and 8; the others fix theirs.")
     size = group_size or (64 if mode == "affine" else _GROUPS[mode][0])
-    if size not in _GROUPS[mode]:
-        raise UsageError(f"{mode} has groups of {' or '.join(map(str, _GROUPS[mode]))}, not {size}.")
+    _check_group(mode, size)
     return QuantSpec(bits, size, mode)
+
+
+def _check_group(mode: str, size: int) -> None:
+    if size not in _GROUPS[mode]:
+        sizes = " or ".join(map(str, _GROUPS[mode]))
+        raise UsageError(
+            f"{mode} has groups of {sizes}, not {size}.", "Leave --group-size out, or choose another mode."
+        )
 
 
 def legal(spec: QuantSpec, columns: int) -> QuantSpec | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dgemma import names
+from dgemma_convert.deviation import ERRORS
 from dgemma_convert.identity import digest
 from dgemma_convert.memory import CONTEXT, needs
 from dgemma_convert.pieces import EXACT, REQUANTIZED, STORAGE_EXACT
@@ -36,6 +37,12 @@ def as_dict(plan: Plan, deviations: _Errors | None = None, verified: _Errors | N
     if deviations is None:
         return found
     return found | {"fingerprint": digest(plan), "verified": verified is not None}
+
+
+def errors(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a report holds of each tensor's error, by name; nothing of a tensor of which it says none."""
+    tensors = [each for each in report.get("tensors") or () if isinstance(each, dict) and "name" in each]
+    return {each["name"]: {key: each[key] for key in ERRORS if key in each} for each in tensors}
 
 
 def totals(plan: Plan) -> dict[str, Any]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from dgemma.cli import app
 from dgemma.errors import DgemmaError, UsageError, WriteError
-from dgemma_convert import Options, convert
+from dgemma_convert import Options, convert, rehearse
+from dgemma_convert.place import partial
 from tests.cli.test_process import ENVIRONMENT, START
 from tests.convert import models
-from tests.convert.test_resume import Killed, contents
+from tests.convert.children import Child, contents
 
 OPTIONS = Options(bits=4)
+Act = Callable[..., Any]
 FULL = Path("/dev/full")
 OTHERS = [Options(bits=8), Options(), Options(bits=4, dtype="fp16"), Options(bits=4, group_size=32), Options(to="hub")]
 
@@ -117,19 +123,75 @@ PLACES = {
 }
 
 
+@pytest.mark.parametrize("act", [convert, rehearse], ids=["real", "dry"])
 @pytest.mark.parametrize("resume", [False, True], ids=["new", "resume"])
 @pytest.mark.parametrize("kind", PLACES)
 def test_places_that_cannot_be(
-    source: Path, tmp_path: Path, kind: str, resume: bool, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, kind: str, resume: bool, act: Act, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, expected = PLACES[kind]
     target = make(source, tmp_path / "target")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr("dgemma_convert.conversion.readers.open_source", lambda path: pytest.fail("read"))
     with pytest.raises(expected) as error:
-        convert(source, target, OPTIONS, resume=resume)
+        act(source, target, OPTIONS, resume=resume)
     assert error.value.remedy
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def existing(source: Path, target: Path) -> Path:
+    convert(source, target, OPTIONS)
+    return target
+
+
+def unfinished(source: Path, target: Path) -> Path:
+    with Child(source, target, OPTIONS, held=1) as child:
+        child.reached()
+        child.kill()
+    return target
+
+
+def foreign(source: Path, target: Path) -> Path:
+    partial(target).mkdir()
+    (partial(target) / "notes.txt").write_text("mine")
+    return target
+
+
+TAKEN: dict[str, tuple[Callable[[Path, Path], Path], Options, bool, bool]] = {
+    "the source": (lambda source, target: source, OPTIONS, False, True),
+    "the source, resumed": (lambda source, target: source, OPTIONS, True, True),
+    "finished": (existing, OPTIONS, False, True),
+    "finished, resumed": (existing, OPTIONS, True, False),
+    "finished, other flags": (existing, Options(bits=8), True, True),
+    "unfinished": (unfinished, OPTIONS, False, True),
+    "unfinished, resumed": (unfinished, OPTIONS, True, False),
+    "unfinished, other flags": (unfinished, Options(bits=8), True, True),
+    "foreign": (foreign, OPTIONS, False, True),
+    "foreign, resumed": (foreign, OPTIONS, True, True),
+    "free": (lambda source, target: target, OPTIONS, False, False),
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_a_dry_run_says_what_a_real_one_would(source: Path, tmp_path: Path, kind: str) -> None:
+    make, options, resume, refused = TAKEN[kind]
+    target = make(source, tmp_path / "out")
+    before = sorted(tmp_path.rglob("*"))
+    told = []
+    for act in (rehearse, convert):
+        try:
+            act(source, target, options, resume=resume)
+        except DgemmaError as error:
+            told.append(error.line())
+        if act is rehearse:
+            assert sorted(tmp_path.rglob("*")) == before
+    assert len(told) == (2 if refused else 0) and len(set(told)) == (1 if refused else 0)
+
+
+def test_the_command_s_dry_run(source: Path, tmp_path: Path) -> None:
+    for target, code in ((source, 2), (source / "sub", 2), (tmp_path / "out", 0)):
+        words = ["convert", str(source), str(target), "--bits", "4", "--dry-run"]
+        assert CliRunner().invoke(app, words).exit_code == code
 
 
 @pytest.mark.parametrize(
@@ -150,23 +212,6 @@ def test_a_partial_file_stays(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not an unfinished"):
         convert(source, tmp_path / "out", OPTIONS, resume=True)
     assert (tmp_path / "out.partial").read_bytes() == b"mine"
-
-
-def test_an_attempt_killed_at_its_beginning_or_end_goes_on(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*arguments: object) -> None:
-        raise Killed
-
-    convert(source, tmp_path / "whole", OPTIONS)
-    for method in ("replace", "rename"):
-        target = tmp_path / method
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(Path, method, killed)
-            convert(source, target, OPTIONS)
-        assert not (tmp_path / f"{method}.partial" / ".progress.jsonl").exists()
-        convert(source, target, OPTIONS, resume=True)
-        assert contents(target) == contents(tmp_path / "whole")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")

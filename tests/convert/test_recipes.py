@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from dgemma.cli import app
 from dgemma.config import ModelConfig
 from dgemma.errors import UsageError
 from dgemma.names import expected_tensors
@@ -45,14 +51,15 @@ VISION = {"model.encoder.vision_tower.encoder.layers.0.mlp.down_proj.linear.weig
 def planned(**options: Any) -> Plan:
     """A plan for the real model's shapes; no file is touched."""
     raw = models.config(**REAL) | {"canvas_length": 256, "dtype": "bfloat16"}
-    shapes = expected_tensors(ModelConfig.from_dict(raw)) | VISION
+    return make_plan(planned_source(raw, expected_tensors(ModelConfig.from_dict(raw)) | VISION), Options(**options))
+
+
+def planned_source(raw: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Source:
     weights = {}
     for name, shape in shapes.items():
-        rows = 1
-        for axis in shape[:-1]:
-            rows *= axis
+        rows = math.prod(shape[:-1])
         weights[name] = Weight(name, shape, (Plain(Stretch(Path("x"), 0, rows, 2 * shape[-1]), "BF16"),))
-    return make_plan(Source(Path("real"), "safetensors", raw, weights, {}, {}), Options(**options))
+    return Source(Path("real"), "safetensors", raw, weights, {}, {})
 
 
 def formats(plan: Plan) -> dict[str, str]:
@@ -83,6 +90,16 @@ def test_bits_of_other_recipes(name: str, low: float, high: float) -> None:
 def test_the_card_names_the_release() -> None:
     plan = planned(bits=4)
     assert "base_model: google/diffusiongemma-26B-A4B-it" in card(plan, as_dict(plan))
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [("demo-v1.5", "demo-v1.5"), ("a.b/c.safetensors", "c.safetensors"), ("m-1.5.gguf", "m-1.5"), ("M.GGUF", "M")],
+)
+def test_the_card_s_title(path: str, title: str) -> None:
+    plan = planned(bits=4)
+    plan = replace(plan, source=replace(plan.source, path=Path(path)))
+    assert f"# {title} in the mlx layout" in card(plan, as_dict(plan)).splitlines()
 
 
 def test_experts_only_touches_nothing_else() -> None:
@@ -136,6 +153,77 @@ def test_a_row_that_no_group_divides_stays_plain(tmp_path: Path) -> None:
 def test_contradictions(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         planned(**options)
+
+
+RECIPES = [None, *recipes.RECIPES]
+WIDTHS = {"affine": (2, 3, 4, 5, 6, 8), "mxfp4": (4,), "mxfp8": (8,), "nvfp4": (4,)}
+GROUPS = {"affine": (32, 64, 128), "mxfp4": (32,), "mxfp8": (32,), "nvfp4": (16,)}
+MATRIX = [
+    {key: value for key, value in zip(("recipe", "bits", "mode", "group_size"), each, strict=True) if value is not None}
+    for each in itertools.product(RECIPES, (None, *range(2, 9)), (None, *WIDTHS), (None, 16, 32, 64, 128, 48))
+]
+
+
+def in_force(plan: Plan, flags: dict[str, Any]) -> bool:
+    """Whether every flag shows in what becomes of the experts' wide rows."""
+    name = "model.decoder.layers.3.experts.gate_up_proj"
+    form = next(item.form for item in plan.items if item.weight.name == name)
+    assert form is not None
+    shown = {"bits": form.spec.bits, "mode": form.spec.mode, "group_size": form.spec.group_size}
+    return all(shown[key] == value for key, value in flags.items() if key != "recipe")
+
+
+def is_possible(flags: dict[str, Any]) -> bool:
+    """The rules of the flags, said once more."""
+    recipe, bits, mode, group_size = (flags.get(key) for key in ("recipe", "bits", "mode", "group_size"))
+    if recipe in ("all-8bit", "mixed-4-6") and (bits or mode):
+        return False
+    of_nvidia = recipe == "experts-only" and not bits and not mode
+    used = mode or ("nvfp4" if of_nvidia else "affine")
+    return (recipe or bits or mode or not group_size) and (
+        (not bits or bits in WIDTHS[used]) and (not group_size or group_size in GROUPS[used])
+    )
+
+
+def test_no_flag_is_ignored() -> None:
+    """The whole matrix: each combination shows in the plan or is refused, in one line that names a flag or a format."""
+    taken = 0
+    small = small_source()
+    for flags in MATRIX:
+        if is_possible(flags):
+            plan = make_plan(small, Options(**flags))
+            assert not flags or set(flags) == {"recipe"} or in_force(plan, flags), flags
+            taken += 1
+        else:
+            with pytest.raises(UsageError) as error:
+                make_plan(small, Options(**flags))
+            assert "\n" not in error.value.line(), flags
+    assert 60 < taken < len(MATRIX)
+
+
+@pytest.mark.parametrize("recipe", recipes.RECIPES)
+def test_recipes_differ(recipe: str) -> None:
+    """By themselves, and from no recipe at all."""
+    small = small_source()
+    plans = {name: [item.target for item in make_plan(small, Options(recipe=name)).items] for name in recipes.RECIPES}
+    plans["none"] = [item.target for item in make_plan(small, Options()).items]
+    assert sum(each == plans[recipe] for each in plans.values()) == 1
+
+
+@pytest.mark.parametrize("flag", [["--bits", "4"], ["--mode", "nvfp4"], ["--group-size", "16"]], ids=" ".join)
+@pytest.mark.parametrize("recipe", ["all-8bit", "mixed-4-6"])
+def test_the_command_refuses_them(tmp_path: Path, recipe: str, flag: list[str]) -> None:
+    source = models.hub(tmp_path / "source")
+    words = ["convert", str(source), str(tmp_path / "out"), "--recipe", recipe, *flag]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert flag[0] in done.stderr and not (tmp_path / "out").exists()
+
+
+def small_source() -> Source:
+    """Four layers of rows that every group divides."""
+    raw = models.config(**REAL | {"num_hidden_layers": 4, "layer_types": REAL["layer_types"][2:6]})
+    return planned_source(raw, expected_tensors(ModelConfig.from_dict(raw)))
 
 
 def test_heavy_layers() -> None:

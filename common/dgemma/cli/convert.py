@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
 
+from dgemma import signals
 from dgemma.cli import options as o
 from dgemma.cli.jsonline import dump
 from dgemma.cli.terminal import Terminal, exit_codes
+from dgemma.cli.visible import visible
 
 _Source = Annotated[str, typer.Argument(help="A folder, owner/name[@revision] on the hub, or a .gguf file.")]
 _Target = Annotated[Path, typer.Argument(help="The folder to make; it must not exist.")]
@@ -26,15 +30,21 @@ _Group = Annotated[
 ]
 _Recipe = Annotated[
     str | None,
-    typer.Option(help="default, all-8bit, experts-only, mixed-4-6 or uniform; --bits and --mode fill it in."),
+    typer.Option(
+        help="default, experts-only, uniform: --bits and --mode fill them in; all-8bit, mixed-4-6: take neither."
+    ),
 ]
 _Dtype = Annotated[
     Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Type of plain weights and affine scales.")
 ]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done, or why it would be refused.")]
 _Verify = Annotated[bool, typer.Option("--verify", help="Read the result again and compare it with the source.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Take up an attempt that was interrupted.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+# The terminal's own ^C must not start a line below the bar.
+_ECHO = 3
 
 
 def convert(
@@ -54,17 +64,20 @@ def convert(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Convert a model. Without --bits, --mode or --recipe every tensor keeps its format as far as one layout can."""
+    """Convert a model. Without --bits, --mode or --recipe every tensor keeps its format as far as one layout can.
+
+    Only one process at a time writes a folder; another one is refused at once, with the exit code 1.
+    """
     with exit_codes(verbose), Terminal(quiet or json) as terminal:
         converter = importlib.import_module("dgemma_convert")
         options = converter.Options(to, bits, mode, group_size, recipe, dtype)
         options.check()
         path = _locate(source, offline, terminal)
         if dry_run:
-            plan = converter.preview(path, options)
+            plan = converter.rehearse(path, target, options, resume=resume)
             terminal.write(dump(_reports().as_dict(plan)) if json else _reports().table(plan))
             return
-        with _progress(quiet or json) as show, _hint(terminal):
+        with _stopping(terminal, lambda: converter.begun(target)), _progress(terminal, quiet or json) as show:
             report = converter.convert(path, target, options, verify=verify, resume=resume, progress=show)
         if json:
             terminal.write(dump(report))
@@ -86,28 +99,57 @@ def _locate(source: str, offline: bool, terminal: Terminal) -> Path:
 
 
 @contextmanager
-def _hint(terminal: Terminal) -> Iterator[None]:
+def _stopping(terminal: Terminal, begun: Callable[[], bool]) -> Iterator[None]:
+    """A signal ends the conversion where it is and says how to go on; a second one ends the process at once."""
+    caught: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _ENDING:
+            signal.signal(each, signals.leave)
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in _ENDING}
     try:
         yield
     except KeyboardInterrupt:
-        terminal.note("Interrupted; the same command with --resume goes on from here.", always=True)
+        if caught and begun():
+            terminal.note("Interrupted; the same command with --resume goes on from here.", always=True)
+        if caught:
+            signals.leave(caught[0])
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar with bytes and time left on standard error, where that is a terminal."""
-    from rich.console import Console
+def _progress(terminal: Terminal, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with bytes and time left on standard error, where that is a terminal that may be decorated."""
+    if quiet or terminal.console is None:
+        yield lambda done, total, name: None
+        return
+    from rich.constrain import Constrain
+    from rich.live import Live
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    console = Console(stderr=True)
     columns = (
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[name]}"),
+        TextColumn("{task.fields[name]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=None, name="")
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=name)
+    console, bar = terminal.console, Progress(*columns, console=terminal.console)
+    task = bar.add_task("", total=None, name="")
+    signals.drawing(True)
+    try:
+        with Live(
+            get_renderable=lambda: Constrain(bar.get_renderable(), console.width - _ECHO),
+            console=console,
+            transient=True,
+            refresh_per_second=10,
+        ):
+            yield lambda done, total, name: bar.update(task, completed=done, total=total, name=visible(name))
+    finally:
+        signals.drawing(False)
