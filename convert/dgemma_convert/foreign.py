@@ -118,6 +118,8 @@ class Fp8:
 class Integers:
     """Unsigned codes of `bits` bits in words, low ones first, with a scale and a zero point a group of `group` columns.
 
+    The last word of a row may have codes to spare.
+
     Without `zeros` the zero point is the middle code. `zeros` [rows / (32 / bits), groups] packs them along the rows.
     With bits 8 and `signed`, `weight` and `zeros` are plain int8 instead.
     """
@@ -127,6 +129,7 @@ class Integers:
     zeros: Stretch | None
     dtype: str
     bits: int
+    columns: int
     group: int
     signed: bool = False
     label: str = STORAGE_EXACT
@@ -135,11 +138,6 @@ class Integers:
     def rows(self) -> int:
         """See `Piece`."""
         return self.weight.rows
-
-    @property
-    def columns(self) -> int:
-        """See `Piece`."""
-        return self.weight.width * 8 // self.bits
 
     @property
     def kind(self) -> str:
@@ -170,7 +168,7 @@ class Integers:
 
     def _codes(self, first: int, stop: int) -> Array:
         raw = self.weight.read(first, stop)
-        return raw ^ np.uint8(128) if self.signed else unpack(raw, self.bits)
+        return raw ^ np.uint8(128) if self.signed else unpack(raw, self.bits)[:, : self.columns]
 
     def _scales(self, first: int, stop: int) -> Floats:
         return widen(self.scales.array(self.dtype, first, stop), self.dtype)

@@ -147,7 +147,10 @@ def _plain_dtype(weight: Weight, source: Source, options: Options) -> str:
         return DTYPES[options.dtype]
     kinds = {piece.kind for piece in weight.pieces}
     stored = kinds.pop() if len(kinds) == 1 else ""
-    return stored if stored in DTYPES.values() else _NAMES.get(source.model.dtype, "BF16")
+    if stored in DTYPES.values():
+        return stored
+    keeps_values = options.to == "mlx" and not options.quantizes and weight.form is None
+    return "F32" if keeps_values else _NAMES.get(source.model.dtype, "BF16")
 
 
 def _format(weight: Weight, source: Source, options: Options) -> tuple[QuantSpec | None, str]:
@@ -183,6 +186,8 @@ def _kept(weight: Weight) -> tuple[QuantSpec | None, str]:
     if all(piece.kind in DTYPES.values() for piece in weight.pieces):
         return None, ""
     found = recipes.legal(_EIGHT, weight.columns)
+    if found is None:
+        return None, f"left plain: no group divides {weight.columns}"
     return found, f"{weight.kind} has no exact counterpart"
 
 

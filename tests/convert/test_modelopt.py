@@ -44,7 +44,7 @@ def test_values(source: Path, tmp_path: Path) -> None:
     converted(source, tmp_path / "out")
     (piece,) = open_source(tmp_path / "out").weights[DOWN].pieces
     expected = torch.cat(
-        [decode(models.read(source), f"{DOWN.replace('.down_proj', '')}.{e}.down_proj") for e in range(4)]
+        [modelopts.decode(models.read(source), f"{DOWN.replace('.down_proj', '')}.{e}.down_proj") for e in range(4)]
     )
     assert np.array_equal(piece.values(0, piece.rows), expected.numpy())
 
@@ -64,10 +64,3 @@ def test_again_to_mlx_is_a_copy(source: Path, tmp_path: Path) -> None:
     first, second = models.read(tmp_path / "out"), models.read(tmp_path / "again")
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def decode(tensors: models.Tensors, path: str) -> torch.Tensor:
-    octets, scales = tensors[f"{path}.weight"], tensors[f"{path}.weight_scale"].float()
-    codes = torch.stack([octets & 15, octets >> 4], -1).flatten(1).long()
-    values = torch.cat([modelopts.E2M1, -modelopts.E2M1])[codes].unflatten(1, (-1, 16)) * scales[..., None]
-    return values.flatten(1) * tensors[f"{path}.weight_scale_2"]
