@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from dgemma.errors import CheckpointError, UnsupportedError
 from dgemma.jsonfile import read_json
@@ -187,7 +187,7 @@ def _layer(text: Section, kind: object, override: Section) -> LayerShape:
     head_dim = override.whole("head_dim") if override.has("head_dim") else text.whole(width)
     own = override.has("num_key_value_heads")
     heads = override.whole("num_key_value_heads") if own else text.whole(_kv_field(text, full))
-    return LayerShape(cast(LayerType, kind), heads, head_dim, _rope(text, str(kind)))
+    return LayerShape(kind, heads, head_dim, _rope(text, str(kind)))
 
 
 def _kv_field(text: Section, full: bool) -> str:

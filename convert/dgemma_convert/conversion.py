@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dgemma.errors import CheckpointError, DgemmaError, UsageError
+import numpy as np
+
+from dgemma.errors import CheckpointError, DgemmaError, UnsupportedError, UsageError
 from dgemma.outputs import write_file, writing
 from dgemma_convert import readers
 from dgemma_convert import report as reports
@@ -146,7 +148,9 @@ def _check_duplicates(source: Source) -> None:
         if original is None or original.shape != copy.shape:
             raise CheckpointError(f"{copy.name} is tied to {twin}, which is not there in its shape.")
         for one, other in zip(copy.runs(_RUN), original.runs(_RUN), strict=False):
-            if (one.piece.values(one.first, one.stop) != other.piece.values(other.first, other.stop)).any():
+            with _named(copy.name):
+                differs = one.piece.values(one.first, one.stop) != other.piece.values(other.first, other.stop)
+            if differs.any():
                 raise CheckpointError(f"{copy.name} differs from {twin}, with which it is tied.")
 
 
@@ -174,9 +178,24 @@ def _ahead(pool: Executor, item: Item) -> Iterator[_Done]:
 
 
 def _work(run: Run, item: Item) -> _Done:
+    with _named(item.weight.name):
+        return _done(run, item)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors of a weight's numbers with its name; what overflows is found there, not in numpy's warnings."""
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except UnsupportedError as error:
+        raise type(error)(f"{name}: {error}", error.remedy) from error
+
+
+def _done(run: Run, item: Item) -> _Done:
     if item.keeps:
         return run, run.piece.parts(run.first, run.stop), None
-    values = finite(run.piece.values(run.first, run.stop), item.weight.name)
+    values = finite(run.piece.values(run.first, run.stop), "A number")
     parts = _made(values, item)
     return run, parts, Deviation.between(values, _read_back(parts, item))
 
@@ -220,7 +239,8 @@ def _verified(folder: Path, plan: Plan, meter: _Meter) -> dict[str, Any]:
 def _compared(original: Weight, written: Weight) -> Deviation:
     deviation = Deviation()
     for run in original.runs(_RUN):
-        deviation.merge(Deviation.between(run.piece.values(run.first, run.stop), _rows(written, run)))
+        with _named(original.name):
+            deviation.merge(Deviation.between(run.piece.values(run.first, run.stop), _rows(written, run)))
     return deviation
 
 

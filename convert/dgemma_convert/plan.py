@@ -122,7 +122,7 @@ def make_plan(source: Source, options: Options) -> Plan:
 
 
 def _natural(name: str) -> list[str | int]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def _item(weight: Weight, source: Source, options: Options) -> Item:

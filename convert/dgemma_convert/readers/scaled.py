@@ -34,6 +34,7 @@ ACTIVATIONS = ("input_scale", "input_global_scale", "input_zero_point", "k_scale
 
 def nvfp4(path: str, parts: Parts, weight: str, factor: str, divides: bool) -> Stored:
     """Two codes a byte, E4M3 scales, one float32 beside them."""
+    _only(path, parts, (weight, "weight_scale", factor, *ACTIVATIONS))
     codes, scales = parts[weight], parts["weight_scale"]
     out, columns = _matrix(path, weight, codes, 2)
     expect(path, weight, codes, ("U8",), (codes.shape,))
@@ -46,6 +47,7 @@ def nvfp4(path: str, parts: Parts, weight: str, factor: str, divides: bool) -> S
 
 def fp8(path: str, parts: Parts) -> Stored:
     """E4M3 codes with a scale a row or one for all."""
+    _only(path, parts, ("weight", "weight_scale", *ACTIVATIONS))
     codes, scales = parts["weight"], parts["weight_scale"]
     out, columns = _matrix(path, "weight", codes, 1)
     if scales.shape not in ((), (1,), (1, 1), (out,), (out, 1)):
@@ -66,6 +68,7 @@ def integers(path: str, parts: Parts, weight: str, sizes: Collection[int] = ()) 
     if "weight_g_idx" in parts:
         raise UnsupportedError(f"{path} reorders its columns (g_idx), which is not supported.")
     signed = codes.dtype == "I8"
+    _only(path, parts, (weight, "weight_scale", "weight_zero_point", "weight_shape", *ACTIVATIONS))
     out, columns = _shape(path, codes, parts.get("weight_shape"), signed)
     groups = scales.shape[-1] if len(scales.shape) == 2 else 0
     bits = 8 if signed else _bits(path, codes.shape[1], columns)
@@ -74,7 +77,8 @@ def integers(path: str, parts: Parts, weight: str, sizes: Collection[int] = ()) 
     if not groups or columns % groups or (sizes and groups > 1 and columns // groups not in sizes):
         raise CheckpointError(f"{path} has {columns} columns in {groups} groups, which are no whole ones.")
     if zeros is not None:
-        expect(path, "weight_zero_point", zeros, ("I32", "I8"), ((out if signed else -(-out * bits // 32), groups),))
+        height = out if signed else -(-out * bits // 32)
+        expect(path, "weight_zero_point", zeros, ("I8",) if signed else ("I32",), ((height, groups),))
     points = None if zeros is None else Stretch.of(zeros)
     piece = Integers(
         Stretch.of(codes), Stretch.of(scales), points, scales.dtype, bits, columns, columns // groups, signed
@@ -88,6 +92,13 @@ def _bits(path: str, words: int, columns: int) -> int:
     if len(found) != 1:
         raise UnsupportedError(f"{path} has {columns} columns in {words} words, which are not 4 or 8 bits each.")
     return found[0]
+
+
+def _only(path: str, parts: Parts, known: Collection[str]) -> None:
+    """Raise where a module has a tensor that its format would leave unread."""
+    for part in parts:
+        if part not in known:
+            raise CheckpointError(f"{path} has a {part}, which its format does not know.")
 
 
 def _matrix(path: str, part: str, info: TensorInfo, each: int) -> tuple[int, int]:
