@@ -13,6 +13,7 @@ import typer
 from dgemma.cli import options as o
 from dgemma.cli.jsonline import dump
 from dgemma.cli.terminal import Terminal, exit_codes
+from dgemma.cli.visible import visible
 
 _Source = Annotated[str, typer.Argument(help="A folder, owner/name[@revision] on the hub, or a .gguf file.")]
 _Target = Annotated[Path, typer.Argument(help="The folder to make; it must not exist.")]
@@ -106,8 +107,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[name]}"),
+        TextColumn("{task.fields[name]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("", total=None, name="")
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=name)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=visible(name))
