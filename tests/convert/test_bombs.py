@@ -23,20 +23,25 @@ ARCH = "diffusion-gemma"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits as Linux has them")
 
 
-def shard(header: bytes) -> Callable[[Path], None]:
-    """Another safetensors file."""
-    return lambda folder: _write(folder / "model.safetensors", len(header).to_bytes(8, "little") + header) and None
+def shard(header: Callable[[], bytes]) -> Callable[[Path], None]:
+    """Another safetensors file; what is large is made when it is needed."""
+
+    def change(folder: Path) -> None:
+        raw = header()
+        (folder / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw)
+
+    return change
 
 
 def entry(shape: object = (), start: int = 0, stop: int = 0) -> bytes:
     return json.dumps({"dtype": "F32", "shape": shape, "data_offsets": [start, stop]}).encode()
 
 
-def file(name: str, data: bytes, size: int = 0) -> Callable[[Path], None]:
+def file(name: str, data: Callable[[], bytes], size: int = 0) -> Callable[[Path], None]:
     """Another file, with a hole behind its data up to `size` bytes."""
 
     def change(folder: Path) -> None:
-        _write(folder / name, data)
+        (folder / name).write_bytes(data())
         if size:
             os.truncate(folder / name, size)
 
@@ -53,21 +58,23 @@ def joined(count: int, value: bytes) -> bytes:
 
 
 FOLDERS: dict[str, Callable[[Path], None]] = {
-    "a million dimensions": shard(b'{"x":' + entry([10**18] * 1_000_000, 0, 4) + b"}"),
-    "large numbers": shard(b'{"x":' + entry([int("9" * 4000)] * 7, 0, 4) + b"}"),
-    "a long dtype": shard(b'{"x":' + entry().replace(b"F32", b"F" + b"9" * 20_000_000) + b"}"),
-    "a long name": shard(b'{"' + b"x" * 30_000_000 + b'":' + entry() + b"}"),
-    "empty lists": shard(b'{"x":[' + b"[]," * 10_000_000 + b"[]]}"),
-    "many empty tensors": shard(joined(500_000, entry([0]))),
-    "as many as may be": shard(joined(160_000, entry([0]))),
-    "objects in objects": shard(b'{"x":' * 5_000_000),
-    "a large config.json": file("config.json", b"{", 100_000_000),
-    "empty lists in config.json": file("config.json", b'{"x":[' + b"[]," * 10_000_000 + b"[]]}"),
-    "deep config.json": file("config.json", b"[" * 200_000),
-    "many layers": file("config.json", layers(400_000)),
-    "an index of a million": file("model.safetensors.index.json", b'{"weight_map":' + joined(1_100_000, b'"x"') + b"}"),
+    "a million dimensions": shard(lambda: b'{"x":' + entry([10**18] * 1_000_000, 0, 4) + b"}"),
+    "large numbers": shard(lambda: b'{"x":' + entry([int("9" * 4000)] * 7, 0, 4) + b"}"),
+    "a long dtype": shard(lambda: b'{"x":' + entry().replace(b"F32", b"F" + b"9" * 20_000_000) + b"}"),
+    "a long name": shard(lambda: b'{"' + b"x" * 30_000_000 + b'":' + entry() + b"}"),
+    "empty lists": shard(lambda: b'{"x":[' + b"[]," * 10_000_000 + b"[]]}"),
+    "many empty tensors": shard(lambda: joined(500_000, entry([0]))),
+    "as many as may be": shard(lambda: joined(160_000, entry([0]))),
+    "objects in objects": shard(lambda: b'{"x":' * 5_000_000),
+    "a large config.json": file("config.json", lambda: b"{", 100_000_000),
+    "empty lists in config.json": file("config.json", lambda: b'{"x":[' + b"[]," * 10_000_000 + b"[]]}"),
+    "deep config.json": file("config.json", lambda: b"[" * 200_000),
+    "many layers": file("config.json", lambda: layers(400_000)),
+    "an index of a million": file(
+        "model.safetensors.index.json", lambda: b'{"weight_map":' + joined(1_100_000, b'"x"') + b"}"
+    ),
     "an index of many shards": file(
-        "model.safetensors.index.json", b'{"weight_map":' + joined(10, b'"\\u0000"') + b"}"
+        "model.safetensors.index.json", lambda: b'{"weight_map":' + joined(10, b'"\\u0000"') + b"}"
     ),
 }
 
@@ -82,22 +89,22 @@ def header(*entries: bytes, tensors: int = 0, rest: bytes = b"") -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, tensors, len(entries)) + b"".join(entries) + rest
 
 
-FILES = {
-    "empty strings": header(key("x", 9, struct.pack("<IQ", 8, 3_900_000) + bytes(8 * 3_900_000))),
-    "lists of empty strings": header(
+FILES: dict[str, Callable[[], bytes]] = {
+    "empty strings": lambda: header(key("x", 9, struct.pack("<IQ", 8, 3_900_000) + bytes(8 * 3_900_000))),
+    "lists of empty strings": lambda: header(
         *(key(f"{n}", 9, struct.pack("<IQ", 8, 900_000) + bytes(7_200_000)) for n in range(5))
     ),
-    "lists of numbers": header(
+    "lists of numbers": lambda: header(
         *(key(f"{n}", 9, struct.pack("<IQ", 0, 3_000_000) + bytes(3_000_000)) for n in range(9))
     ),
-    "a list of lists": header(key("x", 9, struct.pack("<IQIQ", 9, 1 << 30, 9, 1 << 30) + bytes(1000))),
-    "a long string": header(key("x", 8, struct.pack("<Q", 1 << 38))),
-    "no alignment": header(key("general.alignment", 4, struct.pack("<I", 0))),
-    "a wide alignment": header(key("general.alignment", 4, struct.pack("<I", 1 << 31))),
-    "an alignment of text": header(key("general.alignment", 8, struct.pack("<Q", 1) + b"8")),
-    "many dimensions": header(tensors=1, rest=struct.pack("<QcI", 1, b"x", 1 << 31)),
-    "many nameless tensors": header(tensors=99_000, rest=bytes(24 * 99_000)),
-    "an unknown type": header(key("x", 77, bytes(8))),
+    "a list of lists": lambda: header(key("x", 9, struct.pack("<IQIQ", 9, 1 << 30, 9, 1 << 30) + bytes(1000))),
+    "a long string": lambda: header(key("x", 8, struct.pack("<Q", 1 << 38))),
+    "no alignment": lambda: header(key("general.alignment", 4, struct.pack("<I", 0))),
+    "a wide alignment": lambda: header(key("general.alignment", 4, struct.pack("<I", 1 << 31))),
+    "an alignment of text": lambda: header(key("general.alignment", 8, struct.pack("<Q", 1) + b"8")),
+    "many dimensions": lambda: header(tensors=1, rest=struct.pack("<QcI", 1, b"x", 1 << 31)),
+    "many nameless tensors": lambda: header(tensors=99_000, rest=bytes(24 * 99_000)),
+    "an unknown type": lambda: header(key("x", 77, bytes(8))),
 }
 
 
@@ -123,7 +130,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bounded.Ended]:
         change(place / name)
         cases[name] = [name, f"{name}.out"]
     for name, data in FILES.items():
-        _write(place / f"{name}.gguf", data)
+        (place / f"{name}.gguf").write_bytes(data())
         cases[name] = [f"{name}.gguf", f"{name}.out"]
     os.truncate(place / "a long string.gguf", 1 << 39)
     layered(place / "many blocks.gguf", 400_000_000)
@@ -153,7 +160,3 @@ def test_laying_out_takes_a_moment_a_tensor() -> None:
     (shard,) = lay_out(outputs, "pt")
     assert len(shard.places) == 40_000
     assert time.process_time() - start < 10
-
-
-def _write(path: Path, data: bytes) -> int:
-    return path.write_bytes(data)

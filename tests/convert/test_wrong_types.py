@@ -15,7 +15,7 @@ import pytest
 from dgemma.cached import weight_format
 from dgemma.checkpoint import Checkpoint
 from dgemma.config import GenerationDefaults, ModelConfig
-from dgemma.errors import DgemmaError, UnsupportedError
+from dgemma.errors import CheckpointError, DgemmaError, UnsupportedError
 from dgemma.template import ChatTemplate
 from dgemma_convert import Options, convert, preview
 from dgemma_convert.report import as_dict
@@ -114,3 +114,13 @@ def test_wrong_types(sound: Path, tmp_path: Path, name: str, path: tuple[Any, ..
                 assert len(error.line()) < 5000
                 refused += 1
     assert refused or path
+
+
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+@pytest.mark.parametrize("value", ["4bit", [4], 4, True], ids=str)
+def test_a_description_that_is_none(tmp_path: Path, key: str, value: Any) -> None:
+    """What running refuses converting does not ignore."""
+    folder = models.hub(tmp_path / "source", raw=models.config() | {key: value})
+    for reader in (read_everything, plan_everything):
+        with pytest.raises(CheckpointError, match="is not an object"):
+            reader(folder)

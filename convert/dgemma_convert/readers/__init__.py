@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dgemma.errors import ModelNotFoundError, UnsupportedError
+from dgemma.errors import CheckpointError, ModelNotFoundError, UnsupportedError
 from dgemma.jsonfile import read_json
 from dgemma_convert.readers import compressed, gguf, hub, mlx, modelopt
 from dgemma_convert.source import Source
@@ -54,7 +54,9 @@ def declaration(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     text = config.get("text_config")
     for place in (config, text if isinstance(text, Mapping) else {}):
         for key in ("quantization", "quantization_config"):
-            if isinstance(place.get(key), Mapping):
-                found: Mapping[str, Any] = place[key]
+            found: object = place.get(key)
+            if isinstance(found, Mapping):
                 return found
+            if found is not None:
+                raise CheckpointError(f"config.json: {key} is not an object.")
     return None
