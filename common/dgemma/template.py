@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 Message = Mapping[str, Any]
+_MOST_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def _check(message: Message) -> None:
 def _source(folder: Path, config: Mapping[str, Any]) -> str:
     path = folder / "chat_template.jinja"
     if path.is_file():
+        if path.stat().st_size > _MOST_BYTES:
+            raise CheckpointError(f"{path} is larger than any model's.", "Download the model again.")
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:

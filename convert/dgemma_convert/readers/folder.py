@@ -101,5 +101,5 @@ def expect(path: str, part: str, info: TensorInfo | None, dtypes: Iterable[str],
     if info is None:
         raise CheckpointError(f"{path} lacks its {part}.", "The folder is incomplete.")
     if info.dtype not in dtypes or info.shape not in shapes:
-        wanted = " or ".join(str(list(shape)) for shape in shapes)
+        wanted = f"{'/'.join(dtypes)} {' or '.join(str(list(shape)) for shape in shapes)}"
         raise CheckpointError(f"{path}.{part} is {info.dtype} {list(info.shape)} instead of {wanted}.")
