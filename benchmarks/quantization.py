@@ -81,6 +81,17 @@ nothing in them, while Q4_0, whose groups are 32, needs `--group-size 32` for th
 most 1e-5, which is the rounding of code times scale plus bias in float32; whatever is copied must be the same to the
 bit, and whatever was rounded must have the error that was noted when it was written, also in a finished result
 (`--resume`).
+
+Rows that are no whole number of groups (FP8 and integers of a width that 32 does not divide) become plain float32 of
+the same values. With `--bits`, `--mode` or `--recipe`, and in the hub layout, they take the type of the other plain
+weights.
+
+What is refused, by the name of the tensor or field and with exit code 4: NaN among weights and codes (infinite plain
+weights pass, as clipping bounds of a vision tower are), scales that are not finite or overflow float32, empty tensors,
+auxiliary tensors of another type or shape or of another format, fields of another type, and headers far larger than any
+model's (32 MB or a million values of JSON, a thousand layers, eight dimensions; in GGUF two million strings).
+Companions of the weights (tokenizer, template, settings, licence) that are links must stay in the model's folder or, in
+a snapshot of the hub's cache, lead into the blobs of the same model.
 """
 Row = dict[str, Any]
 _BATCH = 64

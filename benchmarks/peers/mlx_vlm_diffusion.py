@@ -19,8 +19,8 @@ from dgemma.bench.engines import Identity, Limits, Outcome, Target
 from dgemma.bench.identity import describe
 from dgemma.bench.meters import Cost, host_rates
 from dgemma.bench.prompts import Prompt
-from dgemma.config import read_json
 from dgemma.errors import UnsupportedError
+from dgemma.jsonfile import read_json
 from dgemma.memory import peak_resident_bytes
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dgemma.config import SUPPORTED_MODEL_TYPES, read_json
+from dgemma.config import SUPPORTED_MODEL_TYPES
 from dgemma.errors import CheckpointError, ModelNotFoundError
 from dgemma.hub import missing_file
+from dgemma.jsonfile import read_json
 
 
 @dataclass(frozen=True, slots=True)

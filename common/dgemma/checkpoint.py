@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dgemma.config import ModelConfig, read_json
+from dgemma.config import ModelConfig
 from dgemma.errors import CheckpointError
+from dgemma.jsonfile import read_json
 from dgemma.names import Plan, check_strict, plan
 from dgemma.quantization import Quantization
 from dgemma.shards import Shape, TensorInfo, read_shard
@@ -102,7 +103,7 @@ def _read_sharded(folder: Path) -> dict[str, TensorInfo]:
 
 
 def _shard_name(value: object) -> str:
-    if not isinstance(value, str) or PurePosixPath(value).name != value or "\\" in value:
+    if not isinstance(value, str) or PurePosixPath(value).name != value or "\\" in value or not value.isprintable():
         raise CheckpointError(f"{_INDEX} names a shard outside the folder: {value!r}.", _AGAIN)
     return value
 

@@ -5,16 +5,18 @@ No field has a default that the release does not have: a missing field is an err
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from dgemma.errors import CheckpointError, UnsupportedError
+from dgemma.jsonfile import read_json
+from dgemma.section import Section
 
 LayerType = Literal["sliding_attention", "full_attention"]
 SUPPORTED_MODEL_TYPES = ("diffusion_gemma",)
+_MOST_LAYERS = 1000
 _ACTIVATION = "gelu_pytorch_tanh"
 
 
@@ -71,7 +73,7 @@ class ModelConfig:
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """Build from a parsed config.json. Raises UnsupportedError on another model, CheckpointError on a gap."""
         _check_model_type(raw)
-        text = _Section(raw.get("text_config"), "text_config")
+        text = Section(raw.get("text_config"), "text_config")
         _check_fixed_choices(text)
         return cls(
             vocab_size=text.whole("vocab_size"),
@@ -83,10 +85,10 @@ class ModelConfig:
             num_attention_heads=text.whole("num_attention_heads"),
             sliding_window=text.whole("sliding_window"),
             max_position_embeddings=text.whole("max_position_embeddings"),
-            rms_norm_eps=float(text.get("rms_norm_eps")),
-            final_logit_softcapping=float(text.get("final_logit_softcapping", 30.0)),
-            canvas_length=_Section(raw, "config.json").whole("canvas_length"),
-            dtype=_dtype_name(raw),
+            rms_norm_eps=text.number("rms_norm_eps"),
+            final_logit_softcapping=text.number("final_logit_softcapping", 30.0),
+            canvas_length=Section(raw, "config.json").whole("canvas_length"),
+            dtype=_dtype_name(Section(raw, "config.json"), text),
             layers=_layers(text),
         )
 
@@ -112,62 +114,24 @@ class GenerationDefaults:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> GenerationDefaults:
         """Build from a parsed generation_config.json."""
-        section = _Section(raw, "generation_config.json")
-        sampler = _Section(section.get("sampler_config"), "generation_config.json: sampler_config")
-        eos = section.get("eos_token_id")
+        section = Section(raw, "generation_config.json")
         return cls(
             max_denoising_steps=section.whole("max_denoising_steps"),
-            t_min=float(section.get("t_min")),
-            t_max=float(section.get("t_max")),
-            entropy_bound=float(sampler.get("entropy_bound")),
-            stability_threshold=raw.get("stability_threshold"),
-            confidence_threshold=raw.get("confidence_threshold"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
-            pad_token_id=raw.get("pad_token_id"),
+            t_min=section.number("t_min"),
+            t_max=section.number("t_max"),
+            entropy_bound=section.section("sampler_config").number("entropy_bound"),
+            stability_threshold=section.whole("stability_threshold", 0) if section.has("stability_threshold") else None,
+            confidence_threshold=section.number("confidence_threshold")
+            if section.has("confidence_threshold")
+            else None,
+            eos_token_ids=_token_ids(section, "eos_token_id"),
+            pad_token_id=section.whole("pad_token_id", 0) if section.has("pad_token_id") else None,
         )
 
     @classmethod
     def from_folder(cls, folder: Path) -> GenerationDefaults:
         """Read `folder/generation_config.json`."""
         return cls.from_dict(read_json(folder / "generation_config.json"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Parse a JSON object from `path`. Raises CheckpointError when it is missing, damaged or not an object."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no {path.name}.", "Is it a model folder?") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.", "Download the model again.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} does not hold a JSON object.", "Download the model again.")
-    return value
-
-
-class _Section:
-    """A mapping whose missing fields raise an error that names the section."""
-
-    def __init__(self, raw: object, name: str) -> None:
-        if not isinstance(raw, Mapping):
-            raise CheckpointError(f"{name} is missing or not an object.", "Is config.json that of a DiffusionGemma?")
-        self._raw, self._name = raw, name
-
-    def get(self, field: str, default: Any = None) -> Any:
-        value = self._raw.get(field)
-        value = default if value is None else value
-        if value is None:
-            raise CheckpointError(f"{self._name} lacks {field}.", "The folder is incomplete or of another model.")
-        return value
-
-    def whole(self, field: str) -> int:
-        value = self.get(field)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise CheckpointError(f"{self._name}: {field} must be a positive integer, not {value!r}.")
-        return value
-
-    def find(self, field: str) -> Any:
-        return self._raw.get(field)
 
 
 def _check_model_type(raw: Mapping[str, Any]) -> None:
@@ -178,52 +142,67 @@ def _check_model_type(raw: Mapping[str, Any]) -> None:
         )
 
 
-def _check_fixed_choices(text: _Section) -> None:
-    if text.get("hidden_activation", _ACTIVATION) != _ACTIVATION:
-        raise UnsupportedError(f"hidden_activation must be {_ACTIVATION}, not {text.get('hidden_activation')!r}.")
-    if text.find("use_bidirectional_attention") == "all":
+def _check_fixed_choices(text: Section) -> None:
+    activation = text.get("hidden_activation", _ACTIVATION)
+    if activation != _ACTIVATION:
+        raise UnsupportedError(f"hidden_activation must be {_ACTIVATION}, not {activation!r}.")
+    if text.get("use_bidirectional_attention", "vision") == "all":
         raise UnsupportedError("use_bidirectional_attention 'all' (a bidirectional encoder) is not supported.")
-    if text.find("attention_bias"):
+    if text.get("attention_bias", False):
         raise UnsupportedError("attention_bias is not supported.")
 
 
-def _dtype_name(raw: Mapping[str, Any]) -> str:
-    text = raw.get("text_config") or {}
-    name = raw.get("dtype") or raw.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype") or "bfloat16"
-    return str(name).removeprefix("torch.")
+def _token_ids(section: Section, field: str) -> tuple[int, ...]:
+    """One id, or a list of them."""
+    value = section.get(field)
+    found = value if isinstance(value, list) else [value]
+    if not all(type(each) is int and 0 <= each < 1 << 31 for each in found):
+        raise section.wrong(field, "a token id or a list of them", value)
+    return tuple(found)
 
 
-def _layers(text: _Section) -> tuple[LayerShape, ...]:
-    kinds = text.get("layer_types")
-    if len(kinds) != text.whole("num_hidden_layers"):
-        raise CheckpointError(f"text_config: {len(kinds)} layer_types for {text.get('num_hidden_layers')} layers.")
-    overrides = text.find("per_layer_config") or {}
-    return tuple(_layer(text, kind, overrides.get(str(index)) or {}) for index, kind in enumerate(kinds))
+def _dtype_name(whole: Section, text: Section) -> str:
+    for section in (whole, text):
+        for field in ("dtype", "torch_dtype"):
+            if section.has(field):
+                return section.text(field).removeprefix("torch.")
+    return "bfloat16"
 
 
-def _layer(text: _Section, kind: str, override: Mapping[str, Any]) -> LayerShape:
+def _layers(text: Section) -> tuple[LayerShape, ...]:
+    kinds, count = text.items("layer_types"), text.whole("num_hidden_layers")
+    if len(kinds) != count:
+        raise CheckpointError(f"text_config: {len(kinds)} layer_types for {count} layers.")
+    if count > _MOST_LAYERS:
+        raise CheckpointError(f"text_config: {count} layers are more than any model has.")
+    overrides = text.section("per_layer_config", {})
+    return tuple(_layer(text, kind, overrides.section(str(index), {})) for index, kind in enumerate(kinds))
+
+
+def _layer(text: Section, kind: object, override: Section) -> LayerShape:
     if kind not in ("sliding_attention", "full_attention"):
         raise UnsupportedError(f"Layer type {kind!r} is not supported.")
     full = kind == "full_attention"
-    head_dim = override.get("head_dim") or text.get("global_head_dim" if full else "head_dim")
-    heads = override.get("num_key_value_heads") or text.get(_kv_field(text, full))
-    return LayerShape(cast(LayerType, kind), int(heads), int(head_dim), _rope(text, kind))
+    width = "global_head_dim" if full else "head_dim"
+    head_dim = override.whole("head_dim") if override.has("head_dim") else text.whole(width)
+    own = override.has("num_key_value_heads")
+    heads = override.whole("num_key_value_heads") if own else text.whole(_kv_field(text, full))
+    return LayerShape(kind, heads, head_dim, _rope(text, str(kind)))
 
 
-def _kv_field(text: _Section, full: bool) -> str:
+def _kv_field(text: Section, full: bool) -> str:
     """Full layers without a count of their own share the sliding count, as the reference does."""
-    separate = full and text.find("num_global_key_value_heads") is not None
-    return "num_global_key_value_heads" if separate else "num_key_value_heads"
+    return "num_global_key_value_heads" if full and text.has("num_global_key_value_heads") else "num_key_value_heads"
 
 
-def _rope(text: _Section, kind: str) -> Rope:
-    rope = _Section(text.get("rope_parameters").get(kind), f"text_config.rope_parameters.{kind}")
-    name = rope.get("rope_type")
+def _rope(text: Section, kind: str) -> Rope:
+    rope = text.section("rope_parameters").section(kind)
+    name = rope.text("rope_type")
     if name not in ("default", "proportional"):
         raise UnsupportedError(f"rope_type {name!r} is not supported.")
     return Rope(
         kind=name,
-        theta=float(rope.get("rope_theta")),
-        partial_rotary_factor=float(rope.get("partial_rotary_factor", 1.0)),
-        factor=float(rope.get("factor", 1.0)),
+        theta=rope.number("rope_theta"),
+        partial_rotary_factor=rope.number("partial_rotary_factor", 1.0),
+        factor=rope.number("factor", 1.0),
     )

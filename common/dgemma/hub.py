@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dgemma.aliases import DEMO, REAL_MODEL, REPO, aliases, is_path
-from dgemma.config import read_json
 from dgemma.errors import CheckpointError, DgemmaError, ModelNotFoundError, NetworkError, WriteError
+from dgemma.jsonfile import read_json
 from dgemma.signals import before_leaving
 
 _DEMO_FOLDER = Path(__file__).parent / "demo"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dgemma.errors import CheckpointError, UnsupportedError
+from dgemma.section import Section
 
 _GROUP_AND_BITS = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
 _AFFINE_BITS, _AFFINE_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
@@ -28,11 +29,12 @@ class QuantSpec:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], where: str) -> QuantSpec:
         """Build from {group_size, bits, mode}; what is left out takes the mode's own value, as in MLX."""
-        mode = raw.get("mode") or "affine"
+        section = Section(raw, f"config.json: quantization ({where})")
+        mode = section.text("mode", "affine")
         if mode not in _GROUP_AND_BITS:
             raise UnsupportedError(f"Quantization mode {mode!r} ({where}) is not supported.", _choices())
         group_size, bits = _GROUP_AND_BITS[mode]
-        spec = cls(raw.get("bits") or bits, raw.get("group_size") or group_size, mode)
+        spec = cls(section.whole("bits", default=bits), section.whole("group_size", default=group_size), mode)
         if not spec._is_known():
             raise UnsupportedError(f"Quantization {mode} with {spec.bits} bits, groups of {spec.group_size} ({where}).")
         return spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -11,12 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from dgemma.errors import CheckpointError
+from dgemma.jsonfile import MOST_BYTES, parse_json
 
 Shape = tuple[int, ...]
-_HEADER_LIMIT = 32_000_000
+_MOST_AXES, _LARGEST, _LONGEST_NAME = 8, 1 << 48, 500
 _AGAIN = "Download the model again."
 _NAMED_BITS = {"BOOL": 8, "BF16": 16}
-_BITS = re.compile(r"[FIUC](\d+)(_E\d+M\d+)?")
+_BITS = re.compile(r"[FIUC](\d{1,3})(_E\d+M\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class TensorInfo:
 def read_shard(path: Path) -> dict[str, TensorInfo]:
     """The tensors of the safetensors file `path`. Raises CheckpointError on anything but a whole, sound file."""
     try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} is not a file.", _AGAIN)
         size = path.stat().st_size
         with path.open("rb") as file:
             header, start = _header(file, path, size)
@@ -60,7 +62,7 @@ def _header(file: BinaryIO, path: Path, size: int) -> tuple[dict[str, Any], int]
             f"{path.name} is a git-lfs pointer, not the weights.", "Run `git lfs pull` in its folder."
         )
     length = int.from_bytes(head, "little")
-    if len(head) < 8 or length > _HEADER_LIMIT:
+    if len(head) < 8 or length > MOST_BYTES:
         raise CheckpointError(f"{path.name} is not a safetensors file.", _AGAIN)
     if 8 + length > size:
         raise CheckpointError(f"{path.name} is truncated: {size} bytes, its header alone needs {8 + length}.", _AGAIN)
@@ -69,30 +71,29 @@ def _header(file: BinaryIO, path: Path, size: int) -> tuple[dict[str, Any], int]
 
 def _parse(raw: bytes, path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(raw, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
+        header = parse_json(raw, unique=True)
+    except ValueError as error:
         raise CheckpointError(f"{path.name} has a damaged safetensors header: {error}.", _AGAIN) from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path.name} has a damaged safetensors header: not an object.", _AGAIN)
     return header
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
-
-
 def _tensor(name: str, entry: object, path: Path, base: int) -> TensorInfo:
+    if len(name) > _LONGEST_NAME:
+        raise CheckpointError(f"{path.name} has a tensor whose name has {len(name)} characters.", _AGAIN)
     fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
     dtype, shape, offsets = fields.get("dtype"), _wholes(fields.get("shape")), _wholes(fields.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or offsets is None or len(offsets) != 2:
         raise CheckpointError(f"{path.name}: the header entry of {name} is malformed.", _AGAIN)
+    if len(shape) > _MOST_AXES or max((*shape, *offsets)) > _LARGEST:
+        raise CheckpointError(f"{path.name}: the shape of {name} is absurd.", _AGAIN)
     start, stop = offsets
     bits = math.prod(shape) * _bits(dtype, name, path)
     if stop < start or bits != 8 * (stop - start):
         raise CheckpointError(f"{path.name}: {name} is {dtype} {list(shape)} but holds {stop - start} bytes.", _AGAIN)
+    if start == stop:
+        raise CheckpointError(f"{path.name}: {name} is empty: {dtype} {list(shape)}.", _AGAIN)
     return TensorInfo(dtype, shape, path, base + start, base + stop)
 
 
@@ -104,7 +105,7 @@ def _wholes(value: object) -> tuple[int, ...] | None:
 def _bits(dtype: str, name: str, path: Path) -> int:
     match = _BITS.fullmatch(dtype)
     if dtype not in _NAMED_BITS and match is None:
-        raise CheckpointError(f"{path.name}: {name} has the unknown dtype {dtype!r}.")
+        raise CheckpointError(f"{path.name}: {name} has the unknown dtype {dtype[:20]!r}.")
     return _NAMED_BITS.get(dtype) or int(match[1] if match else 0)
 
 

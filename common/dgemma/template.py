@@ -9,13 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dgemma.config import read_json
 from dgemma.errors import CheckpointError, UnsupportedError, UsageError
+from dgemma.jsonfile import read_json
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 Message = Mapping[str, Any]
+_MOST_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,16 @@ def _check(message: Message) -> None:
 def _source(folder: Path, config: Mapping[str, Any]) -> str:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        if path.stat().st_size > _MOST_BYTES:
+            raise CheckpointError(f"{path} is larger than any model's.", "Download the model again.")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}.", "Download the model again.") from error
     found = config.get("chat_template")
     if isinstance(found, list):
-        found = {entry.get("name"): entry.get("template") for entry in found}.get("default")
+        named = (entry for entry in found if isinstance(entry, Mapping) and entry.get("name") == "default")
+        found = next((entry.get("template") for entry in named), None)
     if not isinstance(found, str):
         raise CheckpointError(f"{folder} has no chat template.", "Use --raw to give the prompt as it is.")
     return found

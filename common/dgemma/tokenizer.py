@@ -14,6 +14,7 @@ from dgemma.errors import CheckpointError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as _Tokenizer
 
+_MOST_BYTES = 200_000_000
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
@@ -109,6 +110,8 @@ def _read(path: Path) -> _Tokenizer:
 
     if not path.is_file():
         raise CheckpointError(f"{path.parent} has no {path.name}.", "Download the model again.")
+    if path.stat().st_size > _MOST_BYTES:
+        raise CheckpointError(f"{path} is larger than any model's.", "Download the model again.")
     try:
         return Reader.from_file(str(path))
     except Exception as error:

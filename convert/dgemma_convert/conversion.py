@@ -10,8 +10,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dgemma.errors import CheckpointError
 from dgemma.outputs import write_file, writing
 from dgemma_convert import readers
@@ -24,6 +22,7 @@ from dgemma_convert.floats import Array, Floats, narrow, widen
 from dgemma_convert.journal import Journal
 from dgemma_convert.layout import Files, Shard, index, lay_out
 from dgemma_convert.meter import RUN, Meter, Progress
+from dgemma_convert.naming import named
 from dgemma_convert.packing import dequantize, quantize, recast
 from dgemma_convert.pieces import finite
 from dgemma_convert.place import REPORT, check_new, check_partial, check_place, finished, partial
@@ -111,7 +110,9 @@ def _check_duplicates(source: Source) -> None:
         if original is None or original.shape != copy.shape:
             raise CheckpointError(f"{copy.name} is tied to {twin}, which is not there in its shape.")
         for one, other in zip(copy.runs(RUN), original.runs(RUN), strict=False):
-            if (one.piece.values(one.first, one.stop) != other.piece.values(other.first, other.stop)).any():
+            with named(copy.name):
+                differs = one.piece.values(one.first, one.stop) != other.piece.values(other.first, other.stop)
+            if differs.any():
                 raise CheckpointError(f"{copy.name} differs from {twin}, with which it is tied.")
 
 
@@ -139,9 +140,14 @@ def _ahead(pool: Executor, item: Item) -> Iterator[_Done]:
 
 
 def _work(run: Run, item: Item) -> _Done:
+    with named(item.weight.name):
+        return _done(run, item)
+
+
+def _done(run: Run, item: Item) -> _Done:
     if item.keeps:
         return run, run.piece.parts(run.first, run.stop), None
-    values = finite(run.piece.values(run.first, run.stop), item.weight.name)
+    values = finite(run.piece.values(run.first, run.stop), "A number")
     parts = _made(run, values, item)
     return run, parts, Deviation.between(values, _read_back(parts, item))
 
@@ -157,8 +163,7 @@ def _made(run: Run, values: Floats, item: Item) -> dict[str, Array]:
 def _read_back(parts: dict[str, Array], item: Item) -> Floats:
     if item.form is None:
         return widen(parts["weight"], item.dtype)
-    with np.errstate(invalid="ignore"):  # Scales that have overflowed are found when the values are compared.
-        return dequantize(parts, item.form.spec, item.form.scales)
+    return dequantize(parts, item.form.spec, item.form.scales)
 
 
 def _describe(folder: Path, plan: Plan, shards: list[Shard]) -> None:

@@ -26,6 +26,10 @@ class Deviation:
         """Of some rows. Raises UnsupportedError where the written format cannot hold them."""
         difference = np.subtract(written, values, dtype=np.float32)
         largest = float(np.abs(difference).max(initial=0))
+        if not np.isfinite(largest):  # infinities that are kept differ by nothing
+            kept = np.isinf(values) & (written == values)
+            values, difference = np.where(kept, np.float32(0), values), np.where(kept, np.float32(0), difference)
+            largest = float(np.abs(difference).max(initial=0))
         if not np.isfinite(largest):
             raise UnsupportedError("The weights do not fit the range of the format.", "Use --dtype bf16 or fp32.")
         return cls(largest, float(np.vdot(difference, difference)), float(np.vdot(values, values)), values.size)

@@ -8,9 +8,9 @@ import numpy as np
 
 from dgemma.quantization import QuantSpec
 from dgemma_convert.blocks import BLOCKS, dequantized
-from dgemma_convert.floats import E4M3, Array, Floats, from_e2m1, narrow, widen
+from dgemma_convert.floats import E4M3, Array, Floats, Octets, from_e2m1, narrow, widen
 from dgemma_convert.packing import pack, unpack
-from dgemma_convert.pieces import EXACT, STORAGE_EXACT, Form, checked, finite
+from dgemma_convert.pieces import EXACT, STORAGE_EXACT, Form, checked, finite, numbers
 from dgemma_convert.stretch import Stretch
 
 NVFP4, FP8 = QuantSpec(4, 16, "nvfp4"), QuantSpec(8, 32, "mxfp8")
@@ -55,7 +55,8 @@ class Nvfp4:
     def values(self, first: int, stop: int) -> Floats:
         """See `Piece`."""
         codes = unpack(self.weight.read(first, stop), 4)
-        groups = from_e2m1(codes).reshape(len(codes), -1, 16) * E4M3[self.scales.read(first, stop)][..., None]
+        scales = finite(E4M3[self.scales.read(first, stop)], "A scale")
+        groups = from_e2m1(codes).reshape(len(codes), -1, 16) * scales[..., None]
         values = groups.reshape(len(codes), -1)
         return values / self._factor() if self.divides else values * self._factor()
 
@@ -66,7 +67,12 @@ class Nvfp4:
         return checked(found | {"weight_scale_2": np.full(stop - first, factor, np.float32)}, self.form)
 
     def _factor(self) -> np.float32:
-        return np.float32(self.factor.array("F32")[0, 0])
+        """By which values are multiplied or divided. Six times the largest scale must still be a number."""
+        factor = np.float32(self.factor.array("F32")[0, 0])
+        largest = np.float32(6 * 448)
+        with np.errstate(all="ignore"):
+            finite(np.stack([largest * factor, largest / factor if self.divides else factor]), "The global scale")
+        return factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +106,30 @@ class Fp8:
 
     def values(self, first: int, stop: int) -> Floats:
         """See `Piece`."""
-        return E4M3[self.weight.read(first, stop)] * self._scales(first, stop)[:, None]
+        return E4M3[self._codes(first, stop)] * self._scales(first, stop)[:, None]
 
     def parts(self, first: int, stop: int) -> dict[str, Array]:
         """See `Piece`."""
-        weight = self.weight.array("U32", first, stop)
+        weight = self._codes(first, stop).view("<u4")
         ones = np.full((stop - first, self.columns // 32), _ONE, np.uint8)
         return checked({"weight": weight, "scales": ones, "weight_scale_2": self._scales(first, stop)}, self.form)
+
+    def _codes(self, first: int, stop: int) -> Octets:
+        return numbers(self.weight.read(first, stop), "F8_E4M3")
 
     def _scales(self, first: int, stop: int) -> Floats:
         stored = self.scales.read().reshape(-1).view(np.uint8)
         found = widen(stored.view(self.scales.array(self.dtype).dtype), self.dtype)
+        with np.errstate(all="ignore"):
+            finite(found * np.float32(448), "A scale")
         return np.broadcast_to(found, (self.rows,))[first:stop] if found.size == 1 else found[first:stop]
 
 
 @dataclass(frozen=True, slots=True)
 class Integers:
     """Unsigned codes of `bits` bits in words, low ones first, with a scale and a zero point a group of `group` columns.
+
+    The last word of a row may have codes to spare.
 
     Without `zeros` the zero point is the middle code. `zeros` [rows / (32 / bits), groups] packs them along the rows.
     With bits 8 and `signed`, `weight` and `zeros` are plain int8 instead.
@@ -127,6 +140,7 @@ class Integers:
     zeros: Stretch | None
     dtype: str
     bits: int
+    columns: int
     group: int
     signed: bool = False
     label: str = STORAGE_EXACT
@@ -135,11 +149,6 @@ class Integers:
     def rows(self) -> int:
         """See `Piece`."""
         return self.weight.rows
-
-    @property
-    def columns(self) -> int:
-        """See `Piece`."""
-        return self.weight.width * 8 // self.bits
 
     @property
     def kind(self) -> str:
@@ -170,10 +179,10 @@ class Integers:
 
     def _codes(self, first: int, stop: int) -> Array:
         raw = self.weight.read(first, stop)
-        return raw ^ np.uint8(128) if self.signed else unpack(raw, self.bits)
+        return raw ^ np.uint8(128) if self.signed else unpack(raw, self.bits)[:, : self.columns]
 
     def _scales(self, first: int, stop: int) -> Floats:
-        return widen(self.scales.array(self.dtype, first, stop), self.dtype)
+        return finite(widen(self.scales.array(self.dtype, first, stop), self.dtype), "A scale")
 
     def _zeros(self, first: int, stop: int) -> Floats:
         groups, middle = self.columns // self.group, np.float32(1 << (self.bits - 1))
@@ -211,7 +220,7 @@ class Blocks:
 
     def values(self, first: int, stop: int) -> Floats:
         """See `Piece`."""
-        return finite(dequantized(self.stretch.read(first, stop), self.kind), self.kind)
+        return finite(dequantized(self.stretch.read(first, stop), self.kind), f"A scale ({self.kind})")
 
     def parts(self, first: int, stop: int) -> dict[str, Array]:
         """See `Piece`."""

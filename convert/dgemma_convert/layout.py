@@ -34,10 +34,13 @@ class Shard:
 def lay_out(outputs: Sequence[Output], kind: str, limit: int = SHARD_BYTES) -> list[Shard]:
     """Shards of at most `limit` bytes (one tensor may be larger); `kind` is the format their metadata names."""
     groups: list[list[Output]] = [[]]
+    filled = 0
     for output in outputs:
-        if groups[-1] and sum(each.nbytes for each in groups[-1]) + output.nbytes > limit:
+        if groups[-1] and filled + output.nbytes > limit:
             groups.append([])
+            filled = 0
         groups[-1].append(output)
+        filled += output.nbytes
     total = len(groups)
     names = (
         ["model.safetensors"]

@@ -19,6 +19,8 @@ from dgemma_convert.packing import dequantize
 from dgemma_convert.stretch import Stretch
 
 EXACT, STORAGE_EXACT, REQUANTIZED = "exact", "storage exact", "requantized"
+_DAMAGED = "The file is damaged."
+_LARGEST = {"F64": 0x7FF << 52, "F32": 0xFF << 23, "F16": 0x1F << 10, "BF16": 0xFF << 7, "F8_E4M3": 0x7E}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,14 @@ class Plain:
 
     def values(self, first: int, stop: int) -> Floats:
         """See `Piece`."""
-        return widen(self.stretch.array(self.dtype, first, stop), self.dtype)
+        return widen(self._stored(first, stop), self.dtype)
 
     def parts(self, first: int, stop: int) -> dict[str, Array]:
         """See `Piece`."""
-        return {"weight": self.stretch.array(self.dtype, first, stop)}
+        return {"weight": self._stored(first, stop)}
+
+    def _stored(self, first: int, stop: int) -> Array:
+        return numbers(self.stretch.array(self.dtype, first, stop), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,19 +187,31 @@ def spelled(spec: QuantSpec) -> str:
 def finite(values: Floats, what: str) -> Floats:
     """`values`, unless one is infinite or not a number."""
     if not np.isfinite(values).all():
-        raise CheckpointError(f"{what} weights have scales that are not finite.", "The file is damaged.")
+        raise CheckpointError(f"{what} is not finite.", _DAMAGED)
     return values
+
+
+def numbers(stored: Array, dtype: str) -> Array:
+    """`stored`, unless one is not a number; infinities pass, as clipping bounds are. As fast as reading it twice."""
+    if dtype in _LARGEST and stored.size:
+        positive, negative = _LARGEST[dtype], _LARGEST[dtype] + (1 << 8 * stored.itemsize - 1)
+        signed, unsigned = stored.view(f"i{stored.itemsize}"), stored.view(f"u{stored.itemsize}")
+        if signed.max() > positive or unsigned.max() > negative:
+            raise CheckpointError("A number is none (NaN).", _DAMAGED)
+    return stored
 
 
 def checked(parts: dict[str, Array], form: Form) -> dict[str, Array]:
     """`parts`, unless a scale is infinite or not a number."""
     if form.spec.mode == "affine":
         for name in ("scales", "biases"):
-            finite(widen(parts[name], form.scales), spelled(form.spec))
+            finite(widen(parts[name], form.scales), f"A scale ({spelled(form.spec)})")
     else:
         broken = parts["scales"] == 255 if form.spec.mode.startswith("mx") else parts["scales"] & 127 == 127
         if broken.any():
-            raise CheckpointError(f"{spelled(form.spec)} weights have scales that are not numbers.")
+            raise CheckpointError(f"A scale ({spelled(form.spec)}) is not a number.", _DAMAGED)
+    if form.spec.mode == "mxfp8":
+        numbers(parts["weight"].view(np.uint8), "F8_E4M3")
     if "weight_scale_2" in parts:
-        finite(parts["weight_scale_2"], "weight_scale_2 of")
+        finite(parts["weight_scale_2"], "A weight_scale_2")
     return parts

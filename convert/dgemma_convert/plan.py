@@ -126,7 +126,7 @@ def make_plan(source: Source, options: Options) -> Plan:
 
 
 def _natural(name: str) -> list[str | int]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def _item(weight: Weight, source: Source, options: Options) -> Item:
@@ -163,7 +163,10 @@ def _plain_dtype(weight: Weight, source: Source, options: Options) -> str:
         return DTYPES[options.dtype]
     kinds = {piece.kind for piece in weight.pieces}
     stored = kinds.pop() if len(kinds) == 1 else ""
-    return stored if stored in DTYPES.values() else _NAMES.get(source.model.dtype, "BF16")
+    if stored in DTYPES.values():
+        return stored
+    keeps_values = options.to == "mlx" and not options.quantizes and weight.form is None
+    return "F32" if keeps_values else _NAMES.get(source.model.dtype, "BF16")
 
 
 def _format(weight: Weight, source: Source, options: Options) -> tuple[QuantSpec | None, str]:
@@ -199,6 +202,8 @@ def _kept(weight: Weight) -> tuple[QuantSpec | None, str]:
     if all(piece.kind in DTYPES.values() for piece in weight.pieces):
         return None, ""
     found = recipes.legal(_EIGHT, weight.columns)
+    if found is None:
+        return None, f"left plain: no group divides {weight.columns}"
     return found, f"{weight.kind} has no exact counterpart"
 
 

@@ -63,9 +63,13 @@ class Weight:
 
     @property
     def form(self) -> Form | None:
-        """The format of the MLX layout that holds all of it without requantization, if there is one."""
+        """The format of the MLX layout that holds all of it without requantization, if there is one.
+
+        None where rows are no whole number of its groups, however the source may store them.
+        """
         forms = {piece.form for piece in self.pieces}
-        return forms.pop() if len(forms) == 1 else None
+        form = forms.pop() if len(forms) == 1 else None
+        return form if form and self.columns % form.spec.group_size == 0 else None
 
     @property
     def label(self) -> str:

@@ -14,7 +14,8 @@ from dgemma_convert import readers
 from dgemma_convert.deviation import Deviation
 from dgemma_convert.floats import Array
 from dgemma_convert.meter import RUN, Meter
-from dgemma_convert.pieces import EXACT, STORAGE_EXACT, Piece, finite
+from dgemma_convert.naming import named
+from dgemma_convert.pieces import EXACT, STORAGE_EXACT, Piece
 from dgemma_convert.plan import Item, Plan
 from dgemma_convert.source import Run, Weight
 
@@ -56,11 +57,12 @@ def _counterpart(item: Item, written: Mapping[str, Weight]) -> Piece:
 def _compared(item: Item, written: Piece) -> Deviation:
     total = Deviation()
     for run in item.weight.runs(RUN):
-        original, found = run.piece.values(run.first, run.stop), written.values(*_rows(run))
+        with named(item.weight.name):
+            original = run.piece.values(run.first, run.stop)
         try:
-            total.merge(Deviation.between(original, found))
+            with np.errstate(all="ignore"):
+                total.merge(Deviation.between(original, written.values(*_rows(run))))
         except UnsupportedError:
-            finite(original, item.weight.name)
             raise _ruined(f"{item.weight.name} has numbers that are not finite.") from None
     return total
 

@@ -34,3 +34,11 @@ def encode(path: str, matrix: torch.Tensor) -> models.Tensors:
     codes = codes.flatten(1)
     found = {"weight": codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": scales, "weight_scale_2": overall}
     return {f"{path}.{part}": value for part, value in (found | {"input_scale": torch.tensor(1.0)}).items()}
+
+
+def decode(tensors: models.Tensors, path: str) -> torch.Tensor:
+    """The layout's own values of the matrix `path`."""
+    octets, scales = tensors[f"{path}.weight"], tensors[f"{path}.weight_scale"].float()
+    codes = torch.stack([octets & 15, octets >> 4], -1).flatten(1).long()
+    values = torch.cat([E2M1, -E2M1])[codes].unflatten(1, (-1, 16)) * scales[..., None]
+    return values.flatten(1) * tensors[f"{path}.weight_scale_2"]

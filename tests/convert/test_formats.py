@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 
-from tests.convert import models
+from tests.convert import ggufs, models
 from tests.convert.support import close, converted, logits
 
 FORMATS: dict[str, dict[str, Any]] = {f"affine-{bits}": {"bits": bits, "group_size": 32} for bits in (2, 3, 4, 5, 6, 8)}
@@ -25,6 +28,55 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_self_conditioning_over_a_packed_embedding(source: Path, tmp_path: Path, name: str) -> None:
     report = converted(source, tmp_path / "packed", recipe="uniform", **FORMATS[name])
     assert report[EMBEDDING]["to"].startswith(name.split("-")[0])
+    converted(tmp_path / "packed", tmp_path / "unpacked", to="hub", dtype="fp32")
+    unpacked = logits(tmp_path / "unpacked", "cuda")
+    for backend in ("cuda", "mlx"):
+        assert close(logits(tmp_path / "packed", backend), unpacked, 1e-4), backend
+
+
+def compressed_embedding(case: str, folder: Path) -> Path:
+    pytest.importorskip("compressed_tensors")
+    from tests.convert import compressed
+
+    tensors = models.weights()
+    path = EMBEDDING.removesuffix(".weight")
+    tensors |= compressed.encode(case, path, tensors.pop(EMBEDDING))
+    return models.write(
+        folder, tensors, models.config() | {"quantization_config": {"quant_method": "compressed-tensors"}}
+    )
+
+
+def modelopt_embedding(folder: Path) -> Path:
+    tensors = models.weights()
+    scale = tensors[EMBEDDING].abs().max() / 448
+    tensors[EMBEDDING.removesuffix(".weight") + ".weight_scale"] = scale
+    tensors[EMBEDDING] = (tensors[EMBEDDING] / scale).to(torch.float8_e4m3fn)
+    return models.write(folder, tensors, models.config() | {"quantization_config": {"quant_method": "modelopt"}})
+
+
+def gguf_embedding(kind: str, folder: Path) -> Path:
+    wide = models.config(hidden_size=256) if kind.endswith("K") else None
+    kinds = gguf.GGMLQuantizationType
+    return ggufs.write(folder.with_suffix(".gguf"), lambda name: kinds[kind if name == EMBEDDING else "F32"], wide)
+
+
+FOREIGN: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "FP8 a row": ("mxfp8", partial(compressed_embedding, "fp8-channel")),
+    "FP8 a tensor": ("mxfp8", partial(compressed_embedding, "fp8-tensor")),
+    "NVFP4 with a factor": ("nvfp4", partial(compressed_embedding, "nvfp4")),
+    "FP8 of modelopt": ("mxfp8", modelopt_embedding),
+    "int4 with zero points": ("affine 4-bit g32", partial(compressed_embedding, "int4-asymmetric")),
+    "int8 of a channel": ("affine 8-bit g64", partial(compressed_embedding, "int8-channel-plain")),
+    "float32 scales": ("affine 4-bit g32", partial(gguf_embedding, "Q4_K")),
+    "float16 scales": ("affine 5-bit g32", partial(gguf_embedding, "Q5_1")),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_self_conditioning_over_a_foreign_embedding(tmp_path: Path, name: str) -> None:
+    expected, write = FOREIGN[name]
+    report = converted(write(tmp_path / "source"), tmp_path / "packed")
+    assert (report[EMBEDDING]["to"], report[EMBEDDING]["max_error"]) == (expected, pytest.approx(0, abs=1e-6))
     converted(tmp_path / "packed", tmp_path / "unpacked", to="hub", dtype="fp32")
     unpacked = logits(tmp_path / "unpacked", "cuda")
     for backend in ("cuda", "mlx"):

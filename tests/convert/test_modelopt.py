@@ -44,7 +44,7 @@ def test_values(source: Path, tmp_path: Path) -> None:
     converted(source, tmp_path / "out")
     (piece,) = open_source(tmp_path / "out").weights[DOWN].pieces
     expected = torch.cat(
-        [decode(models.read(source), f"{DOWN.replace('.down_proj', '')}.{e}.down_proj") for e in range(4)]
+        [modelopts.decode(models.read(source), f"{DOWN.replace('.down_proj', '')}.{e}.down_proj") for e in range(4)]
     )
     assert np.array_equal(piece.values(0, piece.rows), expected.numpy())
 
@@ -57,6 +57,34 @@ def test_runs_on_both_backends_as_unpacked(source: Path, tmp_path: Path) -> None
     assert close(runs[0], runs[2], 1e-4)
 
 
+def fp8(path: str, matrix: torch.Tensor) -> models.Tensors:
+    scale = matrix.abs().max() / 448
+    found = {"weight": (matrix / scale).to(torch.float8_e4m3fn), "weight_scale": scale, "input_scale": scale}
+    return {f"{path}.{part}": value for part, value in found.items()}
+
+
+def test_fp8(tmp_path: Path) -> None:
+    """FP8 with a scale a tensor: the same bytes, a scale of 1 and the multiplier; both backends run it as unpacked."""
+    raw = models.config() | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+    folder = models.write(tmp_path / "source", models.unfused(models.weights(), fp8, dense=True), raw)
+    report = converted(folder, tmp_path / "out")
+    query = "model.decoder.layers.1.self_attn.q_proj"
+    assert {(report[name]["to"], report[name]["label"]) for name in (DOWN, GATE_UP, f"{query}.weight")} == {
+        ("mxfp8", "exact")
+    }
+    stored, written = models.read(folder), models.read(tmp_path / "out")
+    assert torch.equal(written[f"{query}.weight"].view(torch.uint8), stored[f"{query}.weight"].view(torch.uint8))
+    assert (written[f"{query}.scales"] == 127).all()
+    assert (written[f"{query}.weight_scale_2"] == stored[f"{query}.weight_scale"]).all()
+    (piece,) = open_source(tmp_path / "out").weights[f"{query}.weight"].pieces
+    expected = stored[f"{query}.weight"].float() * stored[f"{query}.weight_scale"]
+    assert np.array_equal(piece.values(0, piece.rows), expected.numpy())
+    converted(folder, tmp_path / "plain", to="hub", dtype="fp32")
+    runs = [logits(tmp_path / "out", "mlx"), logits(tmp_path / "out", "cuda"), logits(tmp_path / "plain", "cuda")]
+    assert close(runs[0], runs[1], 1e-4)
+    assert close(runs[0], runs[2], 1e-4)
+
+
 def test_again_to_mlx_is_a_copy(source: Path, tmp_path: Path) -> None:
     converted(source, tmp_path / "out")
     report = converted(tmp_path / "out", tmp_path / "again", mode="nvfp4", recipe="experts-only")
@@ -64,10 +92,3 @@ def test_again_to_mlx_is_a_copy(source: Path, tmp_path: Path) -> None:
     first, second = models.read(tmp_path / "out"), models.read(tmp_path / "again")
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def decode(tensors: models.Tensors, path: str) -> torch.Tensor:
-    octets, scales = tensors[f"{path}.weight"], tensors[f"{path}.weight_scale"].float()
-    codes = torch.stack([octets & 15, octets >> 4], -1).flatten(1).long()
-    values = torch.cat([modelopts.E2M1, -modelopts.E2M1])[codes].unflatten(1, (-1, 16)) * scales[..., None]
-    return values.flatten(1) * tensors[f"{path}.weight_scale_2"]

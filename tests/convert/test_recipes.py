@@ -75,8 +75,9 @@ def test_the_default_recipe_fits_in_18_gb() -> None:
     assert found["layers.0.mlp.down_proj.weight"] == "affine 8-bit g64"
     assert found["layers.0.router.scale"] == "BF16"
     assert found["model.encoder.vision_tower.encoder.layers.0.mlp.down_proj.linear.weight"] == "BF16"
-    assert max(needs(plan).values()) < 18e9
-    assert plan.nbytes < 18e9
+    assert 16.0e9 < needs(plan)["mlx"] < 16.2e9
+    assert 16.3e9 < needs(plan)["cuda"] < 16.5e9
+    assert 15e9 < plan.nbytes < 18e9
     assert 4.5 < totals(plan)["bits_per_weight"] < 5
 
 

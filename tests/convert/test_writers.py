@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from dgemma_convert.readers import open_source
 from tests.convert import modelopts, models
 from tests.convert.support import close, converted, ids, logits
 
@@ -49,9 +50,15 @@ def test_transformers_loads_the_hub_layout(tmp_path: Path) -> None:
     model, info = DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path / "hub", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    stored = models.read(tmp_path / "hub")
-    name = "model.decoder.layers.0.experts.gate_up_proj"
-    assert torch.equal(model.get_parameter(name), stored[name])
+    packed = open_source(tmp_path / "mlx").weights
+    loaded = model.state_dict()
+    for name, weight in packed.items():
+        values = np.concatenate([run.piece.values(run.first, run.stop) for run in weight.runs(1 << 20)])
+        assert np.array_equal(loaded[name].float().numpy().reshape(values.shape), values), name
+    prompt, canvas = (torch.from_numpy(each.astype(np.int64))[None] for each in (ids(30, 0), ids(16, 1)))
+    with torch.no_grad():
+        theirs = model.float()(input_ids=prompt, decoder_input_ids=canvas).logits[0].numpy()
+    assert np.abs(theirs - logits(tmp_path / "mlx", "cuda", 1)[0]).max() < 2e-4
 
 
 def test_there_and_back(source: Path, tmp_path: Path) -> None:

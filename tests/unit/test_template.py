@@ -1,5 +1,6 @@
 """Chat templates: Gemma's turn format, the helper functions templates rely on, and clear refusals."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,13 @@ def test_where_the_template_is_found(folder: Path) -> None:
     named = [{"name": "tool_use", "template": "other"}, {"name": "default", "template": "two"}]
     write_json(folder / "tokenizer_config.json", {"chat_template": named})
     assert ChatTemplate.from_folder(folder).render([USER]) == "two"
+
+
+@pytest.mark.parametrize(
+    ("raw", "size", "message"), [(b"\xff{{ x }}", 4, "cannot be read"), (b"x", 1 << 33, "larger than any")]
+)
+def test_a_damaged_or_absurd_file(folder: Path, raw: bytes, size: int, message: str) -> None:
+    (folder / "chat_template.jinja").write_bytes(raw)
+    os.truncate(folder / "chat_template.jinja", size)
+    with pytest.raises(CheckpointError, match=message):
+        ChatTemplate.from_folder(folder)

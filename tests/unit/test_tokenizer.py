@@ -1,5 +1,6 @@
 """Ids and text: the incremental decoder must equal decoding all at once, however the ids are cut."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -92,4 +93,10 @@ def test_damaged_file(folder: Path) -> None:
         Tokenizer.from_folder(folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        Tokenizer.from_folder(folder)
+
+
+def test_an_absurd_file(folder: Path) -> None:
+    os.truncate(folder / "tokenizer.json", 1 << 33)
+    with pytest.raises(CheckpointError, match="larger than any"):
         Tokenizer.from_folder(folder)

@@ -10,8 +10,9 @@ from typing import Any
 from dgemma.bench.roofline import step
 from dgemma.bench.shape import stored
 from dgemma.checkpoint import Checkpoint
-from dgemma.config import ModelConfig, read_json
+from dgemma.config import ModelConfig
 from dgemma.errors import DgemmaError
+from dgemma.jsonfile import read_json
 
 RANDOM = "random_weights"
 _CONTEXT = 256

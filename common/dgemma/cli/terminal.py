@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 Show = Literal["auto", "live", "blocks", "none"]
+_LONGEST_LINE = 4000
 
 
 class Terminal:
@@ -80,7 +81,7 @@ class Terminal:
             if self._line_open and self._shared:
                 self._print("", "\n")
                 self._line_open = False
-            self._print(line, "\n")
+            self._print(visible(line), "\n")
 
     def talk(self, text: str) -> None:
         """Print a part of a longer text on standard error."""
@@ -234,9 +235,11 @@ def exit_codes(verbose: bool) -> Iterator[None]:
 
 
 def _failed(line: str, code: int, verbose: bool) -> typer.Exit:
-    if verbose:
-        traceback.print_exc()
+    line = visible(" ".join(line.split("\n")))
+    line = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..."
     with suppress(OSError):
+        if verbose:
+            print(visible(traceback.format_exc()), file=sys.stderr, end="")
         print(f"dgemma: {line}", file=sys.stderr, flush=True)
     return typer.Exit(code)
 

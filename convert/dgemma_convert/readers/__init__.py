@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dgemma.config import read_json
-from dgemma.errors import ModelNotFoundError, UnsupportedError
+from dgemma.errors import CheckpointError, ModelNotFoundError, UnsupportedError
+from dgemma.jsonfile import read_json
 from dgemma_convert.readers import compressed, gguf, hub, mlx, modelopt
 from dgemma_convert.source import Source
 
@@ -51,9 +51,12 @@ def _method(path: Path, config: Mapping[str, Any]) -> str | None:
 
 def declaration(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What config.json says about quantization, wherever it says so."""
-    for place in (config, config.get("text_config") or {}):
+    text = config.get("text_config")
+    for place in (config, text if isinstance(text, Mapping) else {}):
         for key in ("quantization", "quantization_config"):
-            if isinstance(place.get(key), Mapping):
-                found: Mapping[str, Any] = place[key]
+            found: object = place.get(key)
+            if isinstance(found, Mapping):
                 return found
+            if found is not None:
+                raise CheckpointError(f"config.json: {key} is not an object.")
     return None

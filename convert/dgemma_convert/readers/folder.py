@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dgemma.errors import CheckpointError, UnsupportedError
+from dgemma.names import VISION
 from dgemma.shards import Shape, TensorInfo
 from dgemma_convert.floats import FLOATS
 from dgemma_convert.pieces import Plain
@@ -16,6 +17,7 @@ from dgemma_convert.stretch import Stretch
 Modules = dict[str, dict[str, TensorInfo]]
 _COPIED = (".json", ".jinja", ".model", ".txt")
 _REPLACED = ("config.json", "model.safetensors.index.json", "hf_quant_config.json", "dgemma_convert.json")
+_NEEDED = ("tokenizer.json", "generation_config.json")
 _LARGEST_FILE = 100_000_000
 
 
@@ -25,14 +27,49 @@ def source(
     """The source in the folder `path` out of its stored weights."""
     plain = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
     weights, duplicates = assemble(stored, plain)
-    return Source(path, kind, plain, weights, duplicates, copied(path), tuple(sorted(dropped)))
+    files = copied(path)
+    notes = tuple(_notes(path, config, weights, files))
+    return Source(path, kind, plain, weights, duplicates, files, tuple(sorted(dropped)), notes)
 
 
 def copied(folder: Path) -> dict[str, Path | bytes]:
-    """The files that go along: tokenizer, chat template, generation and processor settings, licence."""
-    files = (path for path in sorted(folder.iterdir()) if path.is_file())
-    wanted = (path for path in files if path.suffix in _COPIED or path.name.upper().startswith(("LICENSE", "NOTICE")))
-    return {p.name: p for p in wanted if p.name not in _REPLACED and p.stat().st_size <= _LARGEST_FILE}
+    """The files that go along: tokenizer, chat template, generation and processor settings, licence.
+
+    A link must stay in the folder, or lead where the hub's cache keeps the files of this model.
+    """
+    found: dict[str, Path | bytes] = {}
+    for path in _companions(folder):
+        if not path.resolve().is_relative_to(folder.resolve()) and not path.resolve().is_relative_to(_blobs(folder)):
+            raise CheckpointError(f"{path.name} is a link to {path.resolve()}.", "Put the file itself into the folder.")
+        if path.stat().st_size <= _LARGEST_FILE:
+            found[path.name] = path
+    return found
+
+
+def _companions(folder: Path) -> list[Path]:
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _REPLACED)
+    return [path for path in files if path.suffix in _COPIED or path.name.upper().startswith(("LICENSE", "NOTICE"))]
+
+
+def _blobs(folder: Path) -> Path:
+    """Where the links of a snapshot in the hub's cache lead; otherwise the folder itself."""
+    home = folder.resolve().parent.parent
+    cached = folder.resolve().parent.name == "snapshots" and home.name.startswith("models--")
+    return home / "blobs" if cached else folder.resolve()
+
+
+def _notes(
+    folder: Path, config: Mapping[str, Any], weights: Mapping[str, object], files: Mapping[str, object]
+) -> Iterator[str]:
+    if config.get("vision_config") and not any(name.startswith(VISION) for name in weights):
+        yield (
+            "config.json has a vision_config, but there are no vision tensors: dgemma reads text only, mlx-vlm refuses "
+            "the result, transformers makes up a vision tower."
+        )
+    if missing := [name for name in _NEEDED if name not in files]:
+        yield f"The source has no {' and no '.join(missing)}: the result does not run until that is added."
+    if large := [path.name for path in _companions(folder) if path.name not in files]:
+        yield f"Left out, being larger than {_LARGEST_FILE // 10**6} MB: {', '.join(map(repr, large))}."
 
 
 def plain(name: str, info: TensorInfo) -> Stored:
@@ -64,5 +101,5 @@ def expect(path: str, part: str, info: TensorInfo | None, dtypes: Iterable[str],
     if info is None:
         raise CheckpointError(f"{path} lacks its {part}.", "The folder is incomplete.")
     if info.dtype not in dtypes or info.shape not in shapes:
-        wanted = " or ".join(str(list(shape)) for shape in shapes)
+        wanted = f"{'/'.join(dtypes)} {' or '.join(str(list(shape)) for shape in shapes)}"
         raise CheckpointError(f"{path}.{part} is {info.dtype} {list(info.shape)} instead of {wanted}.")

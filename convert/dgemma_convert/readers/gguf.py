@@ -67,12 +67,12 @@ _READ = (*_PLAIN, *BLOCKS, "Q6_K")
 def read(path: Path) -> Source:
     """The model in the file `path`."""
     header = read_header(path)
-    if header.text("general.architecture") != ARCHITECTURE:
+    if (found := header.text("general.architecture", "")) != ARCHITECTURE:
         raise UnsupportedError(
-            f"{path.name} holds a model of the architecture {header.text('general.architecture')!r}.",
+            f"{path.name} holds a model of the architecture {found!r}.",
             f"Supported: {ARCHITECTURE}.",
         )
-    if header.number("split.count", 1) != 1:
+    if header.whole("split.count", 1) != 1:
         raise UnsupportedError(f"{path.name} is one part of several.", "Join them with llama-gguf-split --merge.")
     settings, notes = config(header)
     stored, dropped = {}, []

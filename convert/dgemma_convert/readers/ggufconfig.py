@@ -30,11 +30,11 @@ _IMAGES = {"boi_token_id": "<|image>", "image_token_id": "<|image|>", "eoi_token
 
 def config(header: Header) -> tuple[dict[str, Any], list[str]]:
     """config.json, and notes on what it could not take from the file."""
-    tokens = header.number("tokenizer.ggml.tokens")
+    tokens = header.texts("tokenizer.ggml.tokens")
     found: dict[str, Any] = {
         "architectures": ["DiffusionGemmaForBlockDiffusion"],
         "model_type": "diffusion_gemma",
-        "canvas_length": int(header.number("diffusion.canvas_length")),
+        "canvas_length": header.whole("diffusion.canvas_length"),
         "dtype": "bfloat16",
         "tie_word_embeddings": True,
         "eos_token_id": _stops(tokens)[:2],
@@ -54,16 +54,17 @@ def generation_config(header: Header) -> dict[str, Path | bytes]:
     """The sampler settings as a file."""
     found: dict[str, Any] = {name: _setting(header, key, default) for name, (key, default) in _SAMPLER.items()}
     found["sampler_config"] = {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": _setting(header, *_BOUND)}
-    found["max_new_tokens"] = int(header.number("diffusion.canvas_length"))
-    found["eos_token_id"] = _stops(header.number("tokenizer.ggml.tokens"))
-    found["pad_token_id"] = int(header.number("tokenizer.ggml.padding_token_id", 0))
+    found["max_new_tokens"] = header.whole("diffusion.canvas_length")
+    found["eos_token_id"] = _stops(header.texts("tokenizer.ggml.tokens"))
+    found["pad_token_id"] = header.whole("tokenizer.ggml.padding_token_id", 0)
     return {"generation_config.json": (json.dumps(found, indent=2) + "\n").encode()}
 
 
 def _setting(header: Header, key: str, default: float) -> float:
     """A float32 of the file as the shortest decimal that means it."""
-    value = header.number(f"diffusion.{key}", default)
-    return int(value) if isinstance(default, int) else float(str(np.float32(value)))
+    if isinstance(default, int):
+        return header.whole(f"diffusion.{key}", default)
+    return float(str(np.float32(header.number(f"diffusion.{key}", default))))
 
 
 def _stops(tokens: list[str]) -> list[int]:
@@ -71,44 +72,47 @@ def _stops(tokens: list[str]) -> list[int]:
 
 
 def _text(header: Header, vocabulary: int) -> dict[str, Any]:
-    def number(key: str) -> Any:
-        return header.number(_PREFIX + key)
+    def whole(key: str) -> int:
+        return header.whole(_PREFIX + key)
 
-    layers = int(number("block_count"))
+    def number(key: str) -> float:
+        return float(str(np.float32(header.number(_PREFIX + key))))
+
+    layers = whole("block_count")
     sliding, heads = _layers(header, layers)
     full_heads = [count for count, slides in zip(heads, sliding, strict=True) if not slides]
     return {
         "model_type": "diffusion_gemma_text",
         "vocab_size": vocabulary,
-        "hidden_size": int(number("embedding_length")),
-        "intermediate_size": int(number("feed_forward_length")),
-        "moe_intermediate_size": int(number("expert_feed_forward_length")),
-        "num_experts": int(number("expert_count")),
-        "top_k_experts": int(number("expert_used_count")),
+        "hidden_size": whole("embedding_length"),
+        "intermediate_size": whole("feed_forward_length"),
+        "moe_intermediate_size": whole("expert_feed_forward_length"),
+        "num_experts": whole("expert_count"),
+        "top_k_experts": whole("expert_used_count"),
         "num_hidden_layers": layers,
         "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
-        "num_attention_heads": int(number("attention.head_count")),
+        "num_attention_heads": whole("attention.head_count"),
         "num_key_value_heads": next((n for n, slides in zip(heads, sliding, strict=True) if slides), heads[0]),
         "num_global_key_value_heads": full_heads[0] if full_heads else None,
-        "head_dim": int(number("attention.key_length_swa")),
-        "global_head_dim": int(number("attention.key_length")),
-        "sliding_window": int(number("attention.sliding_window")),
-        "max_position_embeddings": int(number("context_length")),
-        "rms_norm_eps": float(str(np.float32(number("attention.layer_norm_rms_epsilon")))),
-        "final_logit_softcapping": float(number("final_logit_softcapping")),
+        "head_dim": whole("attention.key_length_swa"),
+        "global_head_dim": whole("attention.key_length"),
+        "sliding_window": whole("attention.sliding_window"),
+        "max_position_embeddings": whole("context_length"),
+        "rms_norm_eps": number("attention.layer_norm_rms_epsilon"),
+        "final_logit_softcapping": number("final_logit_softcapping"),
         "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": False,
         "attention_dropout": 0.0,
         "use_bidirectional_attention": "vision",
         "tie_word_embeddings": True,
-        "pad_token_id": int(header.number("tokenizer.ggml.padding_token_id", 0)),
-        "bos_token_id": int(header.number("tokenizer.ggml.bos_token_id")),
-        "eos_token_id": int(header.number("tokenizer.ggml.eos_token_id")),
+        "pad_token_id": header.whole("tokenizer.ggml.padding_token_id", 0),
+        "bos_token_id": header.whole("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": header.whole("tokenizer.ggml.eos_token_id"),
         "rope_parameters": {
-            "sliding_attention": {"rope_type": "default", "rope_theta": float(number("rope.freq_base_swa"))},
+            "sliding_attention": {"rope_type": "default", "rope_theta": number("rope.freq_base_swa")},
             "full_attention": {
                 "rope_type": "proportional",
-                "rope_theta": float(number("rope.freq_base")),
+                "rope_theta": number("rope.freq_base"),
                 "partial_rotary_factor": _rotated(header),
             },
         },
@@ -117,12 +121,12 @@ def _text(header: Header, vocabulary: int) -> dict[str, Any]:
 
 def _layers(header: Header, layers: int) -> tuple[list[bool], list[int]]:
     """Whether each layer slides, and its key/value heads."""
-    sliding = header.number(_PREFIX + "attention.sliding_window_pattern")
-    heads = header.number(_PREFIX + "attention.head_count_kv")
-    heads = heads if isinstance(heads, list) else [heads] * layers
-    if not isinstance(sliding, list) or len(sliding) != layers or len(heads) != layers:
-        raise CheckpointError(f"{header.path.name} describes another number of layers than {layers}.")
-    return [bool(slides) for slides in sliding], [int(count) for count in heads]
+    if not 0 < layers <= len(header.tensors):
+        raise CheckpointError(f"{header.path.name} claims {layers} layers with {len(header.tensors)} tensors.")
+    sliding = header.wholes(_PREFIX + "attention.sliding_window_pattern", layers)
+    return [bool(slides) for slides in sliding], header.wholes(
+        _PREFIX + "attention.head_count_kv", layers, one_for_all=True
+    )
 
 
 def _rotated(header: Header) -> float:
