@@ -143,7 +143,7 @@ def test_places_that_cannot_be_written(run: Run, tmp_path: Path, name: str, kind
     target = place(kind, tmp_path, name == "convert")
     result = run(*[word.replace("OUTPUT", target) for word in WRITERS[name]])
     assert result.exit_code == 1 and result.stderr.count("\n") == 1, result.stderr
-    assert "cannot be written" in result.stderr or "0.0 GB free" in result.stderr
+    assert "cannot be written" in result.stderr or "0.0 MB free" in result.stderr
     assert "Unexpected" not in result.stderr
     assert not result.stdout
 
