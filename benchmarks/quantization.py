@@ -46,7 +46,14 @@ FORMATS: dict[str, Options | None] = {
     "affine 2-bit g32": Options(bits=2, recipe="uniform", group_size=32),
 }
 NAMES = [*FORMATS, *MAKERS]
-EIGHT_BIT = ("all-8bit", "mxfp8", "compressed FP8 per channel", "compressed FP8 per tensor", "GGUF Q8_0")
+EIGHT_BIT = (
+    "all-8bit",
+    "mxfp8",
+    "compressed FP8 per channel",
+    "compressed FP8 per tensor",
+    "compressed int8 g32",
+    "GGUF Q8_0",
+)
 _SCALED = (
     ("hub", "bf16, fp16, fp32", "the same", "-", "exact"),
     ("MLX", "affine, mxfp4, nvfp4, mxfp8", "the same", "the same", "exact"),
