@@ -68,7 +68,8 @@ def _check_room(folder: Path, nbytes: int) -> None:
     free = shutil.disk_usage(place).free + taken
     if nbytes + _ROOM > free:
         raise DgemmaError(
-            f"{place} has {spelled_size(free)} free, the result needs {spelled_size(nbytes + _ROOM)}.",
+            f"{place} has {spelled_size(free)} free, the result needs {spelled_size(nbytes)}"
+            f" and {spelled_size(_ROOM)} to spare.",
             "Make room, or choose another place or fewer bits.",
         )
 

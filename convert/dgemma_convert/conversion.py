@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dgemma.errors import CheckpointError
+from dgemma.errors import CheckpointError, UsageError
 from dgemma.outputs import write_file, writing
 from dgemma_convert import readers
 from dgemma_convert import report as reports
@@ -20,7 +20,7 @@ from dgemma_convert.claim import check_unclaimed
 from dgemma_convert.deviation import Deviation
 from dgemma_convert.floats import Array, Floats, narrow, widen
 from dgemma_convert.journal import Journal
-from dgemma_convert.layout import Files, Shard, index, lay_out
+from dgemma_convert.layout import Files, Shard, index, lay_out, whole
 from dgemma_convert.meter import RUN, Meter, Progress
 from dgemma_convert.naming import named
 from dgemma_convert.packing import dequantize, quantize, recast
@@ -52,8 +52,17 @@ def rehearse(source: Path, target: Path, options: Options, *, resume: bool = Fal
     if target.exists():
         finished(target, plan)
     else:
-        check_partial(partial(target), plan, resume)
+        _check_partial(partial(target), plan, resume)
     return plan
+
+
+def _check_partial(folder: Path, plan: Plan, resume: bool) -> None:
+    """What lies there may have been begun since the place was looked at."""
+    try:
+        check_partial(folder, plan, resume)
+    except UsageError:
+        check_unclaimed(folder)
+        raise
 
 
 def convert(
@@ -77,7 +86,7 @@ def convert(
     outputs = [output for item in plan.items for output in item.outputs]
     shards = lay_out(outputs, WRITERS[options.to].FORMAT)
     with attempt(target, plan, resume) as folder:
-        journal = Journal(folder, plan)
+        journal = Journal(folder, plan, whole(folder, shards))
         meter = Meter(plan.nbytes * (2 if verify else 1), progress)
         _check_duplicates(plan.source)
         with Files(folder, shards) as files, journal.noting(files.sync), ThreadPoolExecutor(_WORKERS) as pool:
@@ -147,8 +156,8 @@ def _work(run: Run, item: Item) -> _Done:
 def _done(run: Run, item: Item) -> _Done:
     if item.keeps:
         return run, run.piece.parts(run.first, run.stop), None
-    values = finite(run.piece.values(run.first, run.stop), "A number")
-    parts = _made(run, values, item)
+    values = run.piece.values(run.first, run.stop)
+    parts = _made(run, values if item.form is None else finite(values, "A number"), item)
     return run, parts, Deviation.between(values, _read_back(parts, item))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from dgemma.errors import UnsupportedError
 from dgemma_convert.floats import Floats
 
+_PIECE = 1 << 16
 ERRORS = ("max_error", "rms_error", "relative_rms_error")
 
 
@@ -32,7 +33,7 @@ class Deviation:
             largest = float(np.abs(difference).max(initial=0))
         if not np.isfinite(largest):
             raise UnsupportedError("The weights do not fit the range of the format.", "Use --dtype bf16 or fp32.")
-        return cls(largest, float(np.vdot(difference, difference)), float(np.vdot(values, values)), values.size)
+        return cls(largest, _squares(difference), _squares(values), values.size)
 
     def merge(self, other: Deviation) -> None:
         """Take in what another one has gathered."""
@@ -54,3 +55,10 @@ class Deviation:
     def as_dict(self) -> dict[str, float]:
         """For the report."""
         return dict(zip(ERRORS, (self.largest, self.rms, self.relative), strict=True))
+
+
+def _squares(values: Floats) -> float:
+    """Their sum in float64: that of float32 depends on the processor, and records are compared between machines."""
+    flat = values.reshape(-1)
+    pieces = (flat[first : first + _PIECE].astype(np.float64) for first in range(0, flat.size, _PIECE))
+    return float(sum(np.vdot(piece, piece) for piece in pieces))

@@ -24,9 +24,10 @@ GROUP = 1 << 28
 class Journal:
     """A file beside the shards: what is converted, then a line for every weight that is on the disk."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, whole: bool) -> None:
+        """`whole` tells whether the shards are there, without which no line is true."""
         self._path = folder / NAME
-        self.done = recorded(folder, plan)
+        self.done = recorded(folder, plan) if whole else {}
         self._waiting: list[str] = []
         self._size = 0
         self._task: Future[None] | None = None

@@ -72,6 +72,19 @@ def _shard(name: str, outputs: Sequence[Output], kind: str) -> Shard:
     return Shard(name, header, {each: len(header) + start for each, start in starts.items()}, len(header) + position)
 
 
+def whole(folder: Path, shards: Sequence[Shard]) -> bool:
+    """Whether every shard is there with its size and header."""
+    return all(_is_whole(folder / shard.name, shard) for shard in shards)
+
+
+def _is_whole(path: Path, shard: Shard) -> bool:
+    try:
+        with path.open("rb") as file:
+            return path.stat().st_size == shard.nbytes and file.read(len(shard.header)) == shard.header
+    except FileNotFoundError:
+        return False
+
+
 class Files:
     """The shards of a folder, open for writing at any place; a context manager."""
 
@@ -82,7 +95,7 @@ class Files:
 
     def __enter__(self) -> Self:
         for shard in self._shards:
-            handle = os.open(self._folder / shard.name, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(self._folder / shard.name, os.O_RDWR | os.O_CREAT, 0o666)
             self._open.append(handle)
             os.ftruncate(handle, shard.nbytes)
             _write(handle, shard.header, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -36,6 +37,8 @@ def check_place(source: Path, target: Path) -> None:
         above = next(each for each in target.absolute().parents if os.path.lexists(each))
         if not above.is_dir():
             raise WriteError(f"{target} cannot be written: {above} is not a folder.", "Choose another place.")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     origin, place = _real(source), _real(target)
     if source.is_dir() and origin in place.parents:
         raise UsageError(f"{target} lies in the source.", "Choose a place outside of it.")
@@ -69,17 +72,20 @@ def check_partial(folder: Path, plan: Plan, resume: bool) -> None:
     """
     if not os.path.lexists(folder):
         return
-    names = {each.name for each in folder.iterdir()} if folder.is_dir() else {""}
+    names = {each.name for each in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else {""}
+    report = _report(folder)
+    if not names <= {LEFTOVER} and NAME not in names and report is None:
+        raise _foreign(folder)
     if names and not resume:
         raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
-    if names <= {LEFTOVER}:
-        return
     if NAME in names:
         recorded(folder, plan)
-        return
-    report = _report(folder)
-    if report is None or report.get("fingerprint") != digest(plan):
-        raise UsageError(f"{folder} is not an unfinished conversion.", "Move it away, or choose another name.")
+    elif report is not None and report.get("fingerprint") != digest(plan):
+        raise _foreign(folder)
+
+
+def _foreign(folder: Path) -> UsageError:
+    return UsageError(f"{folder} is not an unfinished conversion.", "Move it away, or choose another name.")
 
 
 def _report(folder: Path) -> dict[str, Any] | None:

@@ -6,12 +6,14 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dgemma.errors import BusyError
-from dgemma_convert import Options, convert
+from dgemma_convert import Options, conversion, convert
 from dgemma_convert.claim import claimed
 from tests.cli.test_process import ENVIRONMENT, START
 from tests.convert import models
@@ -101,6 +103,24 @@ def test_renamed_or_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.Monkey
             patch.setattr("dgemma_convert.claim._lock", lambda handle, path, kind, act=act: act(path))
             with claimed(folder):
                 pytest.fail("claimed")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_another_begins_while_the_headers_are_read(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    """Nobody is told to delete what another process is writing."""
+    preview = conversion.preview
+    with ExitStack() as others:
+
+        def read_slowly(*arguments: Any) -> Any:
+            others.enter_context(claimed(tmp_path / "out.partial"))
+            (tmp_path / "out.partial" / "model.safetensors").touch()
+            return preview(*arguments)
+
+        monkeypatch.setattr(conversion, "preview", read_slowly)
+        with pytest.raises(BusyError):
+            convert(source, tmp_path / "out", OPTIONS, resume=resume)
 
 
 def test_the_command(source: Path, tmp_path: Path) -> None:

@@ -100,6 +100,18 @@ def test_infinite_bounds_are_copied(tmp_path: Path, dtype: torch.dtype) -> None:
     json.dumps(report[""], allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    "wanted", [{"dtype": "bf16"}, {"dtype": "fp32", "bits": 4}, {"dtype": "fp16", "to": "hub"}], ids=str
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_infinite_bounds_in_another_type(tmp_path: Path, dtype: torch.dtype, wanted: dict[str, Any]) -> None:
+    bounds = {f"model.encoder.vision_tower.{n}": torch.tensor(v, dtype=dtype) for n, v in (("a", INF), ("b", -INF))}
+    report = converted(models.hub(tmp_path / "source", models.weights() | bounds), tmp_path / "out", **wanted)
+    found = models.read(tmp_path / "out")
+    assert all(found[name].item() == value.item() for name, value in bounds.items())
+    json.dumps(report[""], allow_nan=False)
+
+
 def wrong(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """The tensor in other types and shapes."""
     listed = tensor.reshape(1) if not tensor.ndim else tensor

@@ -157,6 +157,23 @@ def foreign(source: Path, target: Path) -> Path:
     return target
 
 
+def foreign_file(source: Path, target: Path) -> Path:
+    partial(target).write_bytes(b"mine")
+    return target
+
+
+def foreign_link(source: Path, target: Path) -> Path:
+    (target.parent / "elsewhere").mkdir()
+    partial(target).symlink_to(target.parent / "elsewhere")
+    return target
+
+
+def dead_link(source: Path, target: Path) -> Path:
+    partial(target).symlink_to(target.parent / "nowhere")
+    return target
+
+
+FOREIGN = (foreign, foreign_file, foreign_link, dead_link)
 TAKEN: dict[str, tuple[Callable[[Path, Path], Path], Options, bool, bool]] = {
     "the source": (lambda source, target: source, OPTIONS, False, True),
     "the source, resumed": (lambda source, target: source, OPTIONS, True, True),
@@ -166,8 +183,7 @@ TAKEN: dict[str, tuple[Callable[[Path, Path], Path], Options, bool, bool]] = {
     "unfinished": (unfinished, OPTIONS, False, True),
     "unfinished, resumed": (unfinished, OPTIONS, True, False),
     "unfinished, other flags": (unfinished, Options(bits=8), True, True),
-    "foreign": (foreign, OPTIONS, False, True),
-    "foreign, resumed": (foreign, OPTIONS, True, True),
+    **{f"{make.__name__}, {resume}": (make, OPTIONS, resume, True) for make in FOREIGN for resume in (False, True)},
     "free": (lambda source, target: target, OPTIONS, False, False),
 }
 
@@ -186,6 +202,7 @@ def test_a_dry_run_says_what_a_real_one_would(source: Path, tmp_path: Path, kind
         if act is rehearse:
             assert sorted(tmp_path.rglob("*")) == before
     assert len(told) == (2 if refused else 0) and len(set(told)) == (1 if refused else 0)
+    assert make not in FOREIGN or "is not an unfinished conversion" in told[0]
 
 
 def test_the_command_s_dry_run(source: Path, tmp_path: Path) -> None:
