@@ -11,6 +11,7 @@ from dgemma.names import VISION
 from dgemma.shards import Shape, TensorInfo
 from dgemma_convert.floats import FLOATS
 from dgemma_convert.pieces import Plain
+from dgemma_convert.readers.links import leads_away
 from dgemma_convert.source import Source, Stored, assemble
 from dgemma_convert.stretch import Stretch
 
@@ -35,11 +36,11 @@ def source(
 def copied(folder: Path) -> dict[str, Path | bytes]:
     """The files that go along: tokenizer, chat template, generation and processor settings, licence.
 
-    A link must stay in the folder, or lead where the hub's cache keeps the files of this model.
+    A link must stay in the folder, or lead where the hub's cache keeps the files of a model.
     """
     found: dict[str, Path | bytes] = {}
     for path in _companions(folder):
-        if not path.resolve().is_relative_to(folder.resolve()) and not path.resolve().is_relative_to(_blobs(folder)):
+        if leads_away(path, folder):
             raise CheckpointError(f"{path.name} is a link to {path.resolve()}.", "Put the file itself into the folder.")
         if path.stat().st_size <= _LARGEST_FILE:
             found[path.name] = path
@@ -49,13 +50,6 @@ def copied(folder: Path) -> dict[str, Path | bytes]:
 def _companions(folder: Path) -> list[Path]:
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _REPLACED)
     return [path for path in files if path.suffix in _COPIED or path.name.upper().startswith(("LICENSE", "NOTICE"))]
-
-
-def _blobs(folder: Path) -> Path:
-    """Where the links of a snapshot in the hub's cache lead; otherwise the folder itself."""
-    home = folder.resolve().parent.parent
-    cached = folder.resolve().parent.name == "snapshots" and home.name.startswith("models--")
-    return home / "blobs" if cached else folder.resolve()
 
 
 def _notes(
