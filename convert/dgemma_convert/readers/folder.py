@@ -8,6 +8,7 @@ from typing import Any
 
 from dgemma.errors import CheckpointError, UnsupportedError
 from dgemma.names import VISION
+from dgemma.quantization import undeclared
 from dgemma.shards import Shape, TensorInfo
 from dgemma_convert.floats import FLOATS
 from dgemma_convert.pieces import Plain
@@ -26,7 +27,7 @@ def source(
     path: Path, kind: str, config: Mapping[str, Any], stored: Mapping[str, Stored], dropped: Iterable[str] = ()
 ) -> Source:
     """The source in the folder `path` out of its stored weights."""
-    plain = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    plain = undeclared(config)
     weights, duplicates = assemble(stored, plain)
     files = copied(path)
     notes = tuple(_notes(path, config, weights, files))
