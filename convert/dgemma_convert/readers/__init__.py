@@ -10,6 +10,7 @@ from dgemma.errors import ModelNotFoundError, UnsupportedError
 from dgemma.jsonfile import read_json
 from dgemma.quantization import declared
 from dgemma_convert.readers import compressed, gguf, hub, mlx, modelopt
+from dgemma_convert.readers.folder import unreadable
 from dgemma_convert.source import Source
 
 Reader = Callable[[Path, Mapping[str, Any]], Source]
@@ -25,6 +26,13 @@ _INSTEAD = "Convert the original repository (google/diffusiongemma-26B-A4B-it) w
 
 def open_source(path: Path) -> Source:
     """The model in the folder or .gguf file `path`, its names and shapes checked; no tensor is read."""
+    try:
+        return _opened(path)
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def _opened(path: Path) -> Source:
     if path.is_file():
         return gguf.read(path)
     if not path.is_dir():

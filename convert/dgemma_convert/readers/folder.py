@@ -44,12 +44,28 @@ def copied(folder: Path) -> dict[str, Path | bytes]:
         if leads_away(path, folder):
             raise CheckpointError(f"{path.name} is a link to {path.resolve()}.", "Put the file itself into the folder.")
         if path.stat().st_size <= _LARGEST_FILE:
+            _check_readable(path)
             found[path.name] = path
     return found
 
 
+def unreadable(error: OSError, path: Path) -> CheckpointError:
+    """What is raised where the system refuses to read a file of the source, or the source `path` itself."""
+    return CheckpointError(f"{error.filename or path} cannot be read: {error.strerror or error}.")
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
 def _companions(folder: Path) -> list[Path]:
-    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _REPLACED)
+    """Hidden files are nobody's business: they may hold credentials."""
+    seen = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+    files = (path for path in seen if path.name not in _REPLACED and path.is_file())
     return [path for path in files if path.suffix in _COPIED or path.name.upper().startswith(("LICENSE", "NOTICE"))]
 
 
