@@ -10,7 +10,7 @@ from dgemma.errors import CheckpointError, UnsupportedError
 from dgemma.names import VISION
 from dgemma.quantization import undeclared
 from dgemma.shards import Shape, TensorInfo
-from dgemma_convert.floats import FLOATS
+from dgemma_convert.floats import FLOATS, INDICES
 from dgemma_convert.pieces import Plain
 from dgemma_convert.readers.links import leads_away
 from dgemma_convert.source import Source, Stored, assemble
@@ -84,8 +84,8 @@ def _notes(
 
 
 def plain(name: str, info: TensorInfo) -> Stored:
-    """An unquantized tensor."""
-    if info.dtype not in FLOATS:
+    """An unquantized tensor; those of the vision part may hold positions and the like."""
+    if info.dtype not in FLOATS and not (name.startswith(VISION) and info.dtype in INDICES):
         raise UnsupportedError(f"{name} is stored as {info.dtype}, which the format does not explain.")
     return Stored(Plain(Stretch.of(info), info.dtype), info.shape)
 
