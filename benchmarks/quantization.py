@@ -97,8 +97,10 @@ What is refused, by the name of the tensor or field and with exit code 4: NaN am
 weights pass, as clipping bounds of a vision tower are), scales that are not finite or overflow float32, empty tensors,
 auxiliary tensors of another type or shape or of another format, fields of another type, and headers far larger than any
 model's (32 MB or a million values of JSON, a thousand layers, eight dimensions; in GGUF two million strings).
-Companions of the weights (tokenizer, template, settings, licence) that are links must stay in the model's folder or, in
-a snapshot of the hub's cache, lead into the blobs of the same model.
+Companions of the weights (tokenizer, template, settings, licence) that are links must stay in the model's folder or
+lead into the blobs of the hub's cache, wherever these are kept: from a snapshot into those of the same model. Hidden
+files are not copied; a companion that may not be read is an error before anything is written. Integers of 64 bits and
+truth values in the vision part (positions, masks) are copied as they are, whatever is asked for.
 """
 Row = dict[str, Any]
 _BATCH = 64

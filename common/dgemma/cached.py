@@ -11,6 +11,7 @@ from dgemma.config import SUPPORTED_MODEL_TYPES
 from dgemma.errors import CheckpointError, ModelNotFoundError
 from dgemma.hub import missing_file
 from dgemma.jsonfile import read_json
+from dgemma.quantization import declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ def weight_format(folder: Path) -> str:
     """For people: "bfloat16", "mlx affine 4 bit", "modelopt NVFP4"; "?" where the config does not say."""
     try:
         raw = read_json(folder / "config.json")
+        found = declared(raw)
     except CheckpointError:
         return "?"
-    found = raw.get("quantization") or raw.get("quantization_config")
-    if not isinstance(found, dict):
+    if found is None:
         return str(raw.get("dtype") or raw.get("torch_dtype") or "?")
     method = found.get("quant_method")
     if method and method != "mlx":

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dgemma.errors import CheckpointError, UnsupportedError
 from dgemma.jsonfile import read_json
-from dgemma.section import Section
+from dgemma.section import Section, as_whole
 
 LayerType = Literal["sliding_attention", "full_attention"]
 SUPPORTED_MODEL_TYPES = ("diffusion_gemma",)
@@ -86,7 +86,7 @@ class ModelConfig:
             sliding_window=text.whole("sliding_window"),
             max_position_embeddings=text.whole("max_position_embeddings"),
             rms_norm_eps=text.number("rms_norm_eps"),
-            final_logit_softcapping=text.number("final_logit_softcapping", 30.0),
+            final_logit_softcapping=_softcap(text),
             canvas_length=Section(raw, "config.json").whole("canvas_length"),
             dtype=_dtype_name(Section(raw, "config.json"), text),
             layers=_layers(text),
@@ -125,7 +125,7 @@ class GenerationDefaults:
             if section.has("confidence_threshold")
             else None,
             eos_token_ids=_token_ids(section, "eos_token_id"),
-            pad_token_id=section.whole("pad_token_id", 0) if section.has("pad_token_id") else None,
+            pad_token_id=_pad(section),
         )
 
     @classmethod
@@ -155,10 +155,25 @@ def _check_fixed_choices(text: Section) -> None:
 def _token_ids(section: Section, field: str) -> tuple[int, ...]:
     """One id, or a list of them."""
     value = section.get(field)
-    found = value if isinstance(value, list) else [value]
-    if not all(type(each) is int and 0 <= each < 1 << 31 for each in found):
+    found = [as_whole(each) for each in (value if isinstance(value, list) else [value])]
+    ids = tuple(each for each in found if each is not None and 0 <= each < 1 << 31)
+    if len(ids) < len(found):
         raise section.wrong(field, "a token id or a list of them", value)
-    return tuple(found)
+    return ids
+
+
+def _pad(section: Section) -> int | None:
+    """-1 is how some tools write that there is none."""
+    found = section.whole("pad_token_id", -1) if section.has("pad_token_id") else -1
+    return None if found < 0 else found
+
+
+def _softcap(text: Section) -> float:
+    """The reference divides by it whatever it is; only where it is left out it has a value of its own."""
+    found = 0.0 if text.is_null("final_logit_softcapping") else text.number("final_logit_softcapping", 30.0)
+    if found <= 0:
+        raise text.wrong("final_logit_softcapping", "a positive number", text.get("final_logit_softcapping", "null"))
+    return found
 
 
 def _dtype_name(whole: Section, text: Section) -> str:

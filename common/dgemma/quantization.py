@@ -10,6 +10,7 @@ from dgemma.errors import CheckpointError, UnsupportedError
 from dgemma.section import Section
 
 _GROUP_AND_BITS = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
+DECLARATIONS = ("quantization", "quantization_config")
 _AFFINE_BITS, _AFFINE_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 
@@ -58,16 +59,39 @@ class Quantization:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Quantization | None:
-        """Read `quantization` or `quantization_config` of config.json; None where the weights are plain."""
-        raw = config.get("quantization") or config.get("quantization_config")
+        """Read what config.json declares; None where the weights are plain."""
+        raw = declared(config)
         if raw is None:
             return None
-        if not isinstance(raw, Mapping):
-            raise CheckpointError("config.json: quantization is not an object.")
         _refuse_foreign(raw)
         default = QuantSpec.from_dict(raw, "default")
         entries = {path: value for path, value in raw.items() if isinstance(value, Mapping | bool)}
         return cls(default, {path: _override(path, value, default) for path, value in entries.items()})
+
+
+def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What config.json says about quantization, wherever it says so."""
+    text = config.get("text_config")
+    for place in (config, text if isinstance(text, Mapping) else {}):
+        for key in DECLARATIONS:
+            found: object = place.get(key)
+            if found is not None and not isinstance(found, Mapping):
+                raise CheckpointError(f"config.json: {key} is not an object.")
+            if found:
+                return found
+    return None
+
+
+def undeclared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` without a word of quantization, in its sections neither."""
+    return {
+        key: _plain(value) if isinstance(value, Mapping) and key.endswith("_config") else value
+        for key, value in _plain(config).items()
+    }
+
+
+def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in DECLARATIONS}
 
 
 def _override(path: str, value: Mapping[str, Any] | bool, default: QuantSpec) -> QuantSpec | None:

@@ -33,11 +33,16 @@ class Section:
         return self._raw.get(field) is not None
 
     def whole(self, field: str, least: int = 1, default: int | None = None) -> int:
-        """An integer of at least `least`."""
+        """An integer of at least `least`, which may be written as a float."""
         value = self.get(field, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-            raise self.wrong(field, "a positive integer" if least else "an integer from 0 on", value)
-        return value
+        found = as_whole(value)
+        if found is None or not least <= found <= _MOST:
+            raise self.wrong(field, "a positive integer" if least == 1 else f"an integer from {least} on", value)
+        return found
+
+    def is_null(self, field: str) -> bool:
+        """Whether it is there and says nothing."""
+        return field in self._raw and self._raw[field] is None
 
     def number(self, field: str, default: float | None = None) -> float:
         """A finite number."""
@@ -72,6 +77,13 @@ class Section:
         shown = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
         shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
         return CheckpointError(f"{self._name}: {field} must be {wanted}, not {shown}.")
+
+
+def as_whole(value: object) -> int | None:
+    """The integer that `value` is; some tools write every number as a float."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _is_finite(value: float) -> bool:

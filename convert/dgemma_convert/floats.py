@@ -28,8 +28,11 @@ STORED: dict[str, type[np.generic]] = {
     "I32": np.int32,
     "U32": np.uint32,
     "I64": np.int64,
+    "BOOL": np.uint8,
 }
 FLOATS = ("F32", "F16", "BF16")
+# Positions, masks and counters; no quantized format keeps its codes so.
+INDICES = ("I64", "BOOL")
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _E2M1_EDGES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5], np.float32)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dgemma_convert.plan import Plan
+from dgemma_convert.readers.folder import unreadable
 
 _SUFFIXES = (".safetensors", ".gguf", ".json")
 _BLOCK = 1 << 14
@@ -21,10 +22,13 @@ def digest(plan: Plan) -> str:
     from another, not to find a changed number.
     """
     found = hashlib.sha256(json.dumps([str(plan.options), decisions(plan)]).encode())
-    for name, size, blocks in _files(plan):
-        found.update(json.dumps([name, size]).encode())
-        for block in blocks:
-            found.update(block)
+    try:
+        for name, size, blocks in _files(plan):
+            found.update(json.dumps([name, size]).encode())
+            for block in blocks:
+                found.update(block)
+    except OSError as error:
+        raise unreadable(error, plan.source.path) from error
     return found.hexdigest()
 
 

@@ -12,7 +12,7 @@ from dgemma.errors import UsageError
 from dgemma.quantization import QuantSpec
 from dgemma.shards import Shape
 from dgemma_convert import recipes
-from dgemma_convert.floats import itemsize
+from dgemma_convert.floats import INDICES, itemsize
 from dgemma_convert.pieces import EXACT, REQUANTIZED, Form, spelled
 from dgemma_convert.source import Source, Weight
 
@@ -159,10 +159,12 @@ def _repacked(weight: Weight, stored: Form, dtype: str, note: str, options: Opti
 
 def _plain_dtype(weight: Weight, source: Source, options: Options) -> str:
     """The dtype of plain numbers and of new scales."""
-    if options.dtype is not None:
-        return DTYPES[options.dtype]
     kinds = {piece.kind for piece in weight.pieces}
     stored = kinds.pop() if len(kinds) == 1 else ""
+    if stored in INDICES:
+        return stored
+    if options.dtype is not None:
+        return DTYPES[options.dtype]
     if stored in DTYPES.values():
         return stored
     keeps_values = options.to == "mlx" and not options.quantizes and weight.form is None
@@ -199,7 +201,7 @@ def _fitting(spec: QuantSpec, columns: int) -> tuple[QuantSpec | None, str]:
 def _kept(weight: Weight) -> tuple[QuantSpec | None, str]:
     if weight.form is not None:
         return weight.form.spec, ""
-    if all(piece.kind in DTYPES.values() for piece in weight.pieces):
+    if all(piece.kind in (*DTYPES.values(), *INDICES) for piece in weight.pieces):
         return None, ""
     found = recipes.legal(_EIGHT, weight.columns)
     if found is None:

@@ -98,6 +98,11 @@ FILES: dict[str, Callable[[], bytes]] = {
         *(key(f"{n}", 9, struct.pack("<IQ", 0, 3_000_000) + bytes(3_000_000)) for n in range(9))
     ),
     "a list of lists": lambda: header(key("x", 9, struct.pack("<IQIQ", 9, 1 << 30, 9, 1 << 30) + bytes(1000))),
+    "a deep list": lambda: header(key("x", 9, struct.pack("<IQ", 9, 1) * 1_000_000)),
+    "a list of empty lists": lambda: header(key("x", 9, struct.pack("<IQ", 9, 1_000_000) + bytes(12_000_000))),
+    "lists of empty lists": lambda: header(
+        *(key(f"{n}", 9, struct.pack("<IQ", 9, 90_000) + bytes(12 * 90_000)) for n in range(50))
+    ),
     "a long string": lambda: header(key("x", 8, struct.pack("<Q", 1 << 38))),
     "no alignment": lambda: header(key("general.alignment", 4, struct.pack("<I", 0))),
     "a wide alignment": lambda: header(key("general.alignment", 4, struct.pack("<I", 1 << 31))),

@@ -83,6 +83,61 @@ def test_links_into_another_model_of_the_cache_are_refused(source: Path, tmp_pat
         preview(snapshot, Options())
 
 
+def moved(path: Path, disk: Path) -> None:
+    """`path` on another disk, with a link in its place."""
+    disk.mkdir()
+    path.rename(disk / "store")
+    path.symlink_to(disk / "store")
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("layout", ["repository", "blobs", "snapshots", "cache", "alias", "filled", "filled, moved"])
+def test_layouts_of_the_hubs_cache_are_followed(source: Path, tmp_path: Path, layout: str, relative: bool) -> None:
+    (source / "tokenizer.json").write_text("{}")
+    home = tmp_path / "hub" / "models--a--b"
+    folder = cached(source, home)
+    if layout.startswith("filled"):
+        shutil.rmtree(folder)
+        (tmp_path / "folder").mkdir()
+        for blob in (home / "blobs").iterdir():
+            target = f"../hub/models--a--b/blobs/{blob.name}" if relative else blob
+            (tmp_path / "folder" / blob.name.removeprefix("hash-")).symlink_to(target)
+        folder = tmp_path / "folder"
+    elif not relative:
+        for link in list(folder.iterdir()):
+            link.unlink()
+            link.symlink_to(home / "blobs" / f"hash-{link.name}")
+    away = {"repository": home, "alias": home, "filled, moved": home, "cache": home.parent}
+    away |= {"blobs": home / "blobs", "snapshots": home / "snapshots"}
+    if layout in away and not (layout == "snapshots" and relative):
+        moved(away[layout], tmp_path / "disk")
+    if layout == "alias":
+        (tmp_path / "alias").symlink_to(folder)
+        folder = tmp_path / "alias"
+    assert {"tokenizer.json", "generation_config.json"} <= set(preview(folder, Options()).source.files)
+
+
+@pytest.mark.parametrize("layout", ["within", "other folder", "file of that name", "up and away"])
+def test_what_only_looks_like_the_cache_is_refused(source: Path, tmp_path: Path, layout: str) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "x").write_text("{}")
+    (tmp_path / "models--a--b" / "blobs").mkdir(parents=True)
+    (tmp_path / "models--a--b" / "other").mkdir()
+    (tmp_path / "models--a--b" / "other" / "x").write_text("{}")
+    (tmp_path / "blobs").write_text("{}")
+    (source / "models--a--b").mkdir()
+    (source / "models--a--b" / "blobs").symlink_to(tmp_path / "secret")
+    target = {
+        "within": "models--a--b/blobs/x",
+        "other folder": "../models--a--b/other/x",
+        "file of that name": "../blobs",
+        "up and away": "../models--a--b/blobs/../../secret/x",
+    }
+    (source / "tokenizer.json").symlink_to(target[layout])
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is a link"):
+        preview(source, Options())
+
+
 @pytest.mark.parametrize(
     ("changes", "removed", "expected"),
     [

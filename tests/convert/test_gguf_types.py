@@ -64,3 +64,34 @@ def test_written_and_read(tmp_path: Path, header: Header) -> None:
     assert theirs == header.fields
     places = {each.name: (each.data_offset, each.n_bytes) for each in library.tensors}
     assert places == {name: (each.start, each.nbytes) for name, each in header.tensors.items()}
+
+
+def nested(path: Path, key: str, value: Any) -> Path:
+    """The model with a list of lists in its metadata."""
+
+    def settings(writer: gguf.GGUFWriter, size: int) -> None:
+        ggufs.vocabulary(writer, size)
+        entry = gguf.gguf_writer.GGUFValue(value, gguf.GGUFValueType.ARRAY)
+        writer.kv_data[0][key] = entry
+
+    return ggufs.write(path, lambda name: gguf.GGMLQuantizationType.F16, tokenizer=settings)
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], [["a"], ["b", "c"]], [[[1.5]], [[2.5], [3.5]]]], ids=str)
+def test_lists_of_lists(tmp_path: Path, value: Any) -> None:
+    """A file may carry them for others; where the model needs the key they are of the wrong type."""
+    preview(nested(tmp_path / "m.gguf", "general.extra", value), Options())
+    assert read_header(tmp_path / "m.gguf").fields["general.extra"] == value
+    for key in ("tokenizer.ggml.merges", "diffusion-gemma.attention.head_count_kv", "diffusion-gemma.block_count"):
+        with pytest.raises(UnsupportedError, match=key):
+            preview(nested(tmp_path / f"{key}.gguf", key, value), Options())
+
+
+@pytest.mark.parametrize(("depth", "width"), [(9, 1), (1, 100_001), (2, 50_001)])
+def test_lists_of_lists_have_bounds(tmp_path: Path, depth: int, width: int) -> None:
+    value: Any = [1]
+    for _ in range(depth):
+        value = [value] * (width if depth < 3 else 1)
+        width = 2 if depth < 3 else 1
+    with pytest.raises(UnsupportedError, match="has a list of"):
+        preview(nested(tmp_path / "m.gguf", "general.extra", value), Options())

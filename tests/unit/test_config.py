@@ -56,3 +56,53 @@ def test_generation_defaults() -> None:
     del raw["t_min"]
     with pytest.raises(CheckpointError, match="t_min"):
         GenerationDefaults.from_dict(raw)
+
+
+WHOLE_FIELDS = sorted(key for key, value in config_dict()["text_config"].items() if type(value) is int)
+
+
+@pytest.mark.parametrize("field", WHOLE_FIELDS)
+def test_whole_numbers_may_be_written_as_floats(field: str) -> None:
+    raw = config_dict()
+    raw["text_config"][field] = float(raw["text_config"][field])
+    found = ModelConfig.from_dict(raw)
+    assert found == ModelConfig.from_dict(config_dict())
+    assert type(getattr(found, field, 0)) is int
+    raw["text_config"][field] += 0.5
+    with pytest.raises(CheckpointError, match=field):
+        ModelConfig.from_dict(raw)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stability_threshold", 1.0),
+        ("max_denoising_steps", 8.0),
+        ("eos_token_id", [1.0, 106, 50.0]),
+        ("pad_token_id", 0.0),
+    ],
+)
+def test_whole_numbers_of_the_sampler(field: str, value: object) -> None:
+    found = GenerationDefaults.from_dict(generation_dict() | {field: value})
+    assert repr(found) == repr(GenerationDefaults.from_dict(generation_dict()))
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-1, None), (-1.0, None), (None, None), (0, 0), (7.0, 7)])
+def test_no_padding(value: object, expected: int | None) -> None:
+    assert GenerationDefaults.from_dict(generation_dict() | {"pad_token_id": value}).pad_token_id == expected
+
+
+@pytest.mark.parametrize("value", [-2, 1.5, True, "0", float("inf"), float("nan")])
+def test_no_padding_token(value: object) -> None:
+    with pytest.raises(CheckpointError, match="pad_token_id must be an integer from -1 on"):
+        GenerationDefaults.from_dict(generation_dict() | {"pad_token_id": value})
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, "null"), (0, "0"), (-30.0, "-30.0"), ("30", "30"), (True, "True")])
+def test_a_cap_that_is_none_is_refused(value: object, shown: str) -> None:
+    """The reference divides by it, so that null is an error there; left out it is 30."""
+    raw = config_dict()
+    assert ModelConfig.from_dict(raw).final_logit_softcapping == 30.0
+    raw["text_config"]["final_logit_softcapping"] = value
+    with pytest.raises(CheckpointError, match=f"final_logit_softcapping must be a .*{shown}"):
+        ModelConfig.from_dict(raw)

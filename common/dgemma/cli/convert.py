@@ -17,6 +17,7 @@ from dgemma.cli import options as o
 from dgemma.cli.jsonline import dump
 from dgemma.cli.terminal import Terminal, exit_codes
 from dgemma.cli.visible import visible
+from dgemma.errors import CheckpointError
 
 _Source = Annotated[str, typer.Argument(help="A folder, owner/name[@revision] on the hub, or a .gguf file.")]
 _Target = Annotated[Path, typer.Argument(help="The folder to make; it must not exist.")]
@@ -91,8 +92,11 @@ def _reports() -> Any:
 
 def _locate(source: str, offline: bool, terminal: Terminal) -> Path:
     path = Path(source).expanduser()
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     from dgemma.hub import locate
 
     return locate(source, offline, terminal.note).folder

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dgemma.errors import CheckpointError, ModelNotFoundError, UnsupportedError
+from dgemma.errors import ModelNotFoundError, UnsupportedError
 from dgemma.jsonfile import read_json
+from dgemma.quantization import declared
 from dgemma_convert.readers import compressed, gguf, hub, mlx, modelopt
+from dgemma_convert.readers.folder import unreadable
 from dgemma_convert.source import Source
 
 Reader = Callable[[Path, Mapping[str, Any]], Source]
@@ -24,6 +26,13 @@ _INSTEAD = "Convert the original repository (google/diffusiongemma-26B-A4B-it) w
 
 def open_source(path: Path) -> Source:
     """The model in the folder or .gguf file `path`, its names and shapes checked; no tensor is read."""
+    try:
+        return _opened(path)
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def _opened(path: Path) -> Source:
     if path.is_file():
         return gguf.read(path)
     if not path.is_dir():
@@ -41,22 +50,9 @@ def open_source(path: Path) -> Source:
 
 
 def _method(path: Path, config: Mapping[str, Any]) -> str | None:
-    declared = declaration(config)
+    found = declared(config)
     if (path / "hf_quant_config.json").is_file():
         return "modelopt"
-    if declared is None:
+    if found is None:
         return None
-    return str(declared.get("quant_method") or "mlx").lower()
-
-
-def declaration(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What config.json says about quantization, wherever it says so."""
-    text = config.get("text_config")
-    for place in (config, text if isinstance(text, Mapping) else {}):
-        for key in ("quantization", "quantization_config"):
-            found: object = place.get(key)
-            if isinstance(found, Mapping):
-                return found
-            if found is not None:
-                raise CheckpointError(f"config.json: {key} is not an object.")
-    return None
+    return str(found.get("quant_method") or "mlx").lower()

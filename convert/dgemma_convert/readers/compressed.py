@@ -8,6 +8,8 @@ from typing import Any
 
 from dgemma.checkpoint import read_tensors
 from dgemma.errors import UnsupportedError
+from dgemma.quantization import declared
+from dgemma.section import as_whole
 from dgemma_convert.readers import scaled
 from dgemma_convert.readers.folder import modules, plain, source
 from dgemma_convert.source import Source, Stored
@@ -42,12 +44,11 @@ def _module(path: str, parts: scaled.Parts, sizes: set[int]) -> Stored:
 
 def _group_sizes(config: Mapping[str, Any]) -> set[int]:
     """The sizes of groups that config.json speaks of."""
-    declared = config.get("quantization_config")
-    groups = declared.get("config_groups") if isinstance(declared, Mapping) else None
+    groups = (declared(config) or {}).get("config_groups")
     found = set()
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
-        size = weights.get("group_size") if isinstance(weights, Mapping) else None
-        if isinstance(size, int):
+        size = as_whole(weights.get("group_size")) if isinstance(weights, Mapping) else None
+        if size is not None:
             found.add(size)
     return found

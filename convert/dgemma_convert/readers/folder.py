@@ -8,9 +8,11 @@ from typing import Any
 
 from dgemma.errors import CheckpointError, UnsupportedError
 from dgemma.names import VISION
+from dgemma.quantization import undeclared
 from dgemma.shards import Shape, TensorInfo
-from dgemma_convert.floats import FLOATS
+from dgemma_convert.floats import FLOATS, INDICES
 from dgemma_convert.pieces import Plain
+from dgemma_convert.readers.links import leads_away
 from dgemma_convert.source import Source, Stored, assemble
 from dgemma_convert.stretch import Stretch
 
@@ -25,7 +27,7 @@ def source(
     path: Path, kind: str, config: Mapping[str, Any], stored: Mapping[str, Stored], dropped: Iterable[str] = ()
 ) -> Source:
     """The source in the folder `path` out of its stored weights."""
-    plain = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    plain = undeclared(config)
     weights, duplicates = assemble(stored, plain)
     files = copied(path)
     notes = tuple(_notes(path, config, weights, files))
@@ -35,27 +37,36 @@ def source(
 def copied(folder: Path) -> dict[str, Path | bytes]:
     """The files that go along: tokenizer, chat template, generation and processor settings, licence.
 
-    A link must stay in the folder, or lead where the hub's cache keeps the files of this model.
+    A link must stay in the folder, or lead where the hub's cache keeps the files of a model.
     """
     found: dict[str, Path | bytes] = {}
     for path in _companions(folder):
-        if not path.resolve().is_relative_to(folder.resolve()) and not path.resolve().is_relative_to(_blobs(folder)):
+        if leads_away(path, folder):
             raise CheckpointError(f"{path.name} is a link to {path.resolve()}.", "Put the file itself into the folder.")
         if path.stat().st_size <= _LARGEST_FILE:
+            _check_readable(path)
             found[path.name] = path
     return found
 
 
+def unreadable(error: OSError, path: Path) -> CheckpointError:
+    """What is raised where the system refuses to read a file of the source, or the source `path` itself."""
+    return CheckpointError(f"{error.filename or path} cannot be read: {error.strerror or error}.")
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
 def _companions(folder: Path) -> list[Path]:
-    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _REPLACED)
+    """Hidden files are nobody's business: they may hold credentials."""
+    seen = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+    files = (path for path in seen if path.name not in _REPLACED and path.is_file())
     return [path for path in files if path.suffix in _COPIED or path.name.upper().startswith(("LICENSE", "NOTICE"))]
-
-
-def _blobs(folder: Path) -> Path:
-    """Where the links of a snapshot in the hub's cache lead; otherwise the folder itself."""
-    home = folder.resolve().parent.parent
-    cached = folder.resolve().parent.name == "snapshots" and home.name.startswith("models--")
-    return home / "blobs" if cached else folder.resolve()
 
 
 def _notes(
@@ -73,8 +84,8 @@ def _notes(
 
 
 def plain(name: str, info: TensorInfo) -> Stored:
-    """An unquantized tensor."""
-    if info.dtype not in FLOATS:
+    """An unquantized tensor; those of the vision part may hold positions and the like."""
+    if info.dtype not in FLOATS and not (name.startswith(VISION) and info.dtype in INDICES):
         raise UnsupportedError(f"{name} is stored as {info.dtype}, which the format does not explain.")
     return Stored(Plain(Stretch.of(info), info.dtype), info.shape)
 

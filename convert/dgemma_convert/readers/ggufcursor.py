@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 _MOST_STRINGS, _MOST_NUMBERS = 2_000_000, 4_000_000
+_MOST_LISTS, _DEEPEST = 100_000, 8
 _LONGEST_STRING = 16_000_000
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -17,7 +18,7 @@ class Cursor:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._strings, self._numbers = _MOST_STRINGS, _MOST_NUMBERS
+        self._strings, self._numbers, self._lists = _MOST_STRINGS, _MOST_NUMBERS, _MOST_LISTS
 
     def tell(self) -> int:
         """Bytes read."""
@@ -49,15 +50,19 @@ class Cursor:
             return self._items(self.whole(4), self.whole(8))
         return self._scalars(kind, 1)[0]
 
-    def _items(self, kind: int, count: int) -> list[Any]:
-        most = self._strings if kind == _STRING else self._numbers
-        if count > most or kind == _ARRAY:
-            raise ValueError(f"it has a list of {count} items")
-        if kind != _STRING:
-            self._numbers -= count
-            return self._scalars(kind, count)
-        self._strings -= count
-        return [self.string() for _ in range(count)]
+    def _items(self, kind: int, count: int, depth: int = 1) -> list[Any]:
+        """A list; this model needs none that holds lists, but files may carry them for others."""
+        left = {_STRING: self._strings, _ARRAY: self._lists}.get(kind, self._numbers)
+        if count > left or depth > _DEEPEST:
+            raise ValueError(f"it has a list of {count} items, {depth} deep")
+        if kind == _ARRAY:
+            self._lists -= count
+            return [self._items(self.whole(4), self.whole(8), depth + 1) for _ in range(count)]
+        if kind == _STRING:
+            self._strings -= count
+            return [self.string() for _ in range(count)]
+        self._numbers -= count
+        return self._scalars(kind, count)
 
     def _scalars(self, kind: int, count: int) -> list[Any]:
         if kind not in _NUMBERS:
