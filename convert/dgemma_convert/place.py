@@ -40,7 +40,7 @@ def check_place(source: Path, target: Path) -> None:
         if not os.access(above, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     origin, place = _real(source), _real(target)
-    if os.path.isdir(source) and origin in place.parents:
+    if origin in place.parents:
         raise UsageError(f"{target} lies in the source.", "Choose a place outside of it.")
     if _real(partial(target)) in (origin, *origin.parents):
         raise UsageError(f"The source lies in {partial(target)}, which would be written.", "Choose another name.")
