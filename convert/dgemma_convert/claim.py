@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dgemma.errors import BusyError, UsageError
+from dgemma.errors import BusyError
+from dgemma_convert.place import foreign
 
 
 @contextmanager
@@ -56,9 +57,7 @@ def _opened(folder: Path) -> int:
     except (NotADirectoryError, FileNotFoundError):
         if not os.path.lexists(folder):
             raise _busy(folder) from None
-        raise UsageError(
-            f"{folder} is not an unfinished conversion.", "Move it away, or choose another name."
-        ) from None
+        raise foreign(folder) from None
 
 
 def _lock(handle: int, folder: Path, kind: int) -> None:

@@ -75,16 +75,17 @@ def check_partial(folder: Path, plan: Plan, resume: bool) -> None:
     names = {each.name for each in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else {""}
     report = _report(folder)
     if not names <= {LEFTOVER} and NAME not in names and report is None:
-        raise _foreign(folder)
+        raise foreign(folder)
     if names and not resume:
         raise UsageError(f"{folder} is an unfinished conversion.", "Take it up with --resume, or delete it.")
     if NAME in names:
         recorded(folder, plan)
     elif report is not None and report.get("fingerprint") != digest(plan):
-        raise _foreign(folder)
+        raise foreign(folder)
 
 
-def _foreign(folder: Path) -> UsageError:
+def foreign(folder: Path) -> UsageError:
+    """What is raised where `folder` is somebody else's."""
     return UsageError(f"{folder} is not an unfinished conversion.", "Move it away, or choose another name.")
 
 

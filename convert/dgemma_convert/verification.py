@@ -35,10 +35,9 @@ def verified(folder: Path, plan: Plan, recorded: Errors, meter: Meter) -> dict[s
     found: dict[str, Any] = {}
     for item in plan.items:
         name = item.weight.name
-        piece = _counterpart(item, written)
-        deviation = _compared(item, piece)
+        deviation, same = _compared(item, _counterpart(item, written))
         _check(item, deviation, recorded.get(name, {}))
-        if item.keeps and not all(_same_parts(run, piece) for run in item.weight.runs(RUN)):
+        if item.keeps and not same:
             raise _ruined(f"{name} does not hold what the source holds.")
         found[name] = deviation.as_dict()
         meter.add(item.nbytes, name)
@@ -54,8 +53,9 @@ def _counterpart(item: Item, written: Mapping[str, Weight]) -> Piece:
     return piece
 
 
-def _compared(item: Item, written: Piece) -> Deviation:
-    total = Deviation()
+def _compared(item: Item, written: Piece) -> tuple[Deviation, bool]:
+    """How far `written` is from the source, and of what was copied whether it is the same to the bit."""
+    total, same = Deviation(), True
     for run in item.weight.runs(RUN):
         with named(item.weight.name):
             original = run.piece.values(run.first, run.stop)
@@ -64,7 +64,8 @@ def _compared(item: Item, written: Piece) -> Deviation:
                 total.merge(Deviation.between(original, written.values(*_rows(run))))
         except UnsupportedError:
             raise _ruined(f"{item.weight.name} has numbers that are not finite.") from None
-    return total
+        same = same and (not item.keeps or _same_parts(run, written))
+    return total, same
 
 
 def _same_parts(run: Run, written: Piece) -> bool:

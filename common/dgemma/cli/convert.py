@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
 
 from dgemma import signals
 from dgemma.cli import options as o
+from dgemma.cli.interrupts import Abort
 from dgemma.cli.jsonline import dump
 from dgemma.cli.terminal import Terminal, exit_codes
 from dgemma.cli.visible import visible
@@ -43,7 +42,6 @@ _Verify = Annotated[bool, typer.Option("--verify", help="Read the result again a
 _Resume = Annotated[bool, typer.Option("--resume", help="Take up an attempt that was interrupted.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 # The terminal's own ^C must not start a line below the bar.
 _ECHO = 3
 
@@ -105,26 +103,15 @@ def _locate(source: str, offline: bool, terminal: Terminal) -> Path:
 @contextmanager
 def _stopping(terminal: Terminal, begun: Callable[[], bool]) -> Iterator[None]:
     """A signal ends the conversion where it is and says how to go on; a second one ends the process at once."""
-    caught: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in _ENDING:
-            signal.signal(each, signals.leave)
-        caught.append(number)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in _ENDING}
-    try:
-        yield
-    except KeyboardInterrupt:
-        if caught and begun():
-            terminal.note("Interrupted; the same command with --resume goes on from here.", always=True)
-        if caught:
-            signals.leave(caught[0])
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with Abort() as interrupts:
+        try:
+            yield
+        except KeyboardInterrupt:
+            if interrupts.code is None:
+                raise
+            if begun():
+                terminal.note("Interrupted; the same command with --resume goes on from here.", always=True)
+            signals.leave(interrupts.code - 128)
 
 
 @contextmanager

@@ -34,6 +34,14 @@ class Interrupts:
         self.code = 128 + number
 
 
+class Abort(Interrupts):
+    """The same, but the first one raises KeyboardInterrupt where the program is."""
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        super()._handle(number, frame)
+        raise KeyboardInterrupt
+
+
 class TalkInterrupts(Interrupts):
     """The same for a whole conversation: no moment of it belongs to another handler.
 
