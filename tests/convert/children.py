@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from dgemma.errors import DgemmaError
-from dgemma_convert import convert
+from dgemma_convert import Options, convert
 
 Hook = Callable[[int, int, str], None]
 CRASHED = 99
+OPTIONS = Options(bits=4)
 
 
 class Child:

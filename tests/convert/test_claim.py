@@ -17,22 +17,9 @@ from dgemma_convert import Options, conversion, convert
 from dgemma_convert.claim import claimed
 from tests.cli.test_process import ENVIRONMENT, START
 from tests.convert import models
-from tests.convert.children import Child, contents
+from tests.convert.children import OPTIONS, Child, contents
 
-OPTIONS = Options(bits=4)
 BUSY = BusyError.exit_code
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.hub(tmp_path_factory.mktemp("hub") / "source")
-
-
-@pytest.fixture(scope="module")
-def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    target = tmp_path_factory.mktemp("whole") / "out"
-    convert(source, target, OPTIONS)
-    return contents(target)
 
 
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])

@@ -9,14 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dgemma.cli import app
-from tests.convert import models
 
 RUN = CliRunner()
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.hub(tmp_path_factory.mktemp("hub") / "source")
 
 
 def test_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:

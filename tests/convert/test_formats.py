@@ -19,11 +19,6 @@ FORMATS |= {mode: {"mode": mode} for mode in ("mxfp4", "nvfp4", "mxfp8")}
 EMBEDDING = "model.decoder.embed_tokens.weight"
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.hub(tmp_path_factory.mktemp("hub") / "source")
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_self_conditioning_over_a_packed_embedding(source: Path, tmp_path: Path, name: str) -> None:
     report = converted(source, tmp_path / "packed", recipe="uniform", **FORMATS[name])

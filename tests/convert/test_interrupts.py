@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dgemma_convert import Options, begun, convert
+from dgemma_convert import begun, convert
 from tests.cli.screen import START, Screen, environment
-from tests.convert import models
-from tests.convert.children import contents, eventually
+from tests.convert.children import OPTIONS, contents, eventually
 
 LINE = "Interrupted; the same command with --resume goes on from here."
 SLOW = """
@@ -23,12 +22,6 @@ layout.Files.write = lambda *arguments: (time.sleep({writing}), write(*arguments
 readers.open_source = lambda path: (print("reading", flush=True), time.sleep({reading}), read(path))[-1]
 """
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
-OPTIONS = Options(bits=4)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.hub(tmp_path_factory.mktemp("hub") / "source")
 
 
 def command(source: Path, target: Path, *flags: str, reading: float = 0, writing: float = 0.5) -> list[str]:

@@ -18,9 +18,8 @@ from dgemma_convert import Options, convert, rehearse
 from dgemma_convert.place import partial
 from tests.cli.test_process import ENVIRONMENT, START
 from tests.convert import models
-from tests.convert.children import Child, contents
+from tests.convert.children import OPTIONS, Child, contents
 
-OPTIONS = Options(bits=4)
 Act = Callable[..., Any]
 FULL = Path("/dev/full")
 OTHERS = [Options(bits=8), Options(), Options(bits=4, dtype="fp16"), Options(bits=4, group_size=32), Options(to="hub")]

@@ -14,22 +14,7 @@ import pytest
 from dgemma.errors import DgemmaError, UsageError
 from dgemma_convert import Options, conversion, convert, journal, layout, preview
 from tests.convert import models
-from tests.convert.children import Child, contents
-
-OPTIONS = Options(bits=4)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.hub(tmp_path_factory.mktemp("hub") / "source")
-
-
-@pytest.fixture(scope="module")
-def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    target = tmp_path_factory.mktemp("whole") / "out"
-    convert(source, target, OPTIONS)
-    return contents(target)
-
+from tests.convert.children import OPTIONS, Child, contents
 
 WRITES = [0, 1, 2, *(random.Random(0).uniform(0, 100) for _ in range(9)), 98, 99.9]
 GROUPS = [1, 50_000, journal.GROUP]

@@ -21,11 +21,6 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.hub(tmp_path_factory.mktemp("hub") / "source")
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_mlx_vlm_loads_the_mlx_layout_strictly(source: Path, tmp_path: Path, way: str) -> None:
     converted(source, tmp_path / "out", **WAYS[way])
